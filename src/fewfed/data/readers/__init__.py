@@ -1,0 +1,1 @@
+"""Readers: one small module for each layout of data on disk."""

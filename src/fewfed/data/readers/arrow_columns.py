@@ -1,0 +1,147 @@
+"""Columns of an Arrow table as arrays and pictures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fewfed.data.readers.extras import need
+from fewfed.data.readers.inputs import as_inputs
+from fewfed.data.readers.labels import integers_where_possible
+from fewfed.data.readers.options import DataOptions
+from fewfed.data.readers.own import Part
+from fewfed.data.readers.pictures import decode, survey
+from fewfed.data.readers.roles import Roles, roles
+from fewfed.errors import DataError
+
+
+@dataclass(frozen=True)
+class ArrowTable:
+    """A table and what to call it in an error."""
+
+    table: Any
+    where: str
+
+
+def parts_of(name: str, tables: list[ArrowTable], options: DataOptions) -> tuple[list[Part], tuple[str, ...]]:
+    """Rows of each table, and the class names where the table's metadata gives them.
+
+    Where one column holds pictures it is the input and other columns are left out, because picture sets carry file
+    names and further labels beside it.
+    """
+    chosen = [roles(item.where, item.table.column_names, options) for item in tables]
+    for item in tables:
+        if item.table.num_rows == 0:
+            raise DataError(f"{item.where} has no rows: expected at least one")
+    picture_columns = [_picture_column(item, role) for item, role in zip(tables, chosen, strict=True)]
+    if all(picture_columns):
+        pictures = [_pictures(item, column) for item, column in zip(tables, picture_columns, strict=True)]
+        shape = survey([picture for rows in pictures for picture in rows], options.image_size)
+        inputs = [decode(rows, shape) for rows in pictures]
+    else:
+        inputs = [as_inputs(name, _numeric_inputs(item, role)) for item, role in zip(tables, chosen, strict=True)]
+    parts = [
+        Part(
+            x,
+            _values(item, role.label),
+            {group: _values(item, column) for group, column in role.groups},
+        )
+        for item, role, x in zip(tables, chosen, inputs, strict=True)
+    ]
+    return parts, _class_names(tables[0], chosen[0].label)
+
+
+def _picture_column(item: ArrowTable, role: Roles) -> str:
+    pa = need("pyarrow", "tables", "reading Arrow tables")
+    for column in role.inputs:
+        kind = item.table.schema.field(column).type
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            return column
+        if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+            return column
+    return ""
+
+
+def _pictures(item: ArrowTable, column: str) -> list[bytes]:
+    found = []
+    for row, cell in enumerate(item.table.column(column).to_pylist()):
+        encoded = cell.get("bytes") if isinstance(cell, dict) else cell
+        if not encoded:
+            raise DataError(
+                f"{item.where}, column '{column}', row {row} holds no image bytes: expected images stored in the table"
+            )
+        found.append(encoded)
+    return found
+
+
+def _numeric_inputs(item: ArrowTable, role: Roles) -> np.ndarray:
+    columns = [_numbers(item, column) for column in role.inputs]
+    if len(columns) == 1:
+        return columns[0]
+    return np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1)
+
+
+def _numbers(item: ArrowTable, column: str) -> np.ndarray:
+    """A column of numbers, or of equally long (nested) lists of them, as one array."""
+    pa = need("pyarrow", "tables", "reading Arrow tables")
+    values = _plain(item.table.column(column))
+    shape = [len(values)]
+    while _is_list(pa, values.type):
+        _refuse_missing(item, column, values)
+        lengths = np.unique([len(entry) for entry in values])
+        if len(lengths) > 1:
+            raise DataError(
+                f"{item.where}, column '{column}' holds lists of {lengths[0]} to {lengths[-1]} entries: "
+                "expected one length; pad or cut them"
+            )
+        shape.append(int(lengths[0]) if len(lengths) else 0)
+        values = values.flatten()
+    _refuse_missing(item, column, values)
+    kind = values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise DataError(f"{item.where}, column '{column}' is of type {kind}: expected numbers; remove the column")
+    array: np.ndarray = values.to_numpy(zero_copy_only=False)
+    return array.reshape(shape)
+
+
+def _values(item: ArrowTable, column: str) -> np.ndarray:
+    """A column of labels or names, one value a row."""
+    pa = need("pyarrow", "tables", "reading Arrow tables")
+    values = _plain(item.table.column(column))
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    _refuse_missing(item, column, values)
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        return integers_where_possible(values.to_pylist())
+    return _numbers(item, column)
+
+
+def _plain(column: Any) -> Any:
+    """One array without chunks and without an extension type around its storage."""
+    pa = need("pyarrow", "tables", "reading Arrow tables")
+    combined = column.combine_chunks()
+    values = pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
+    return values.storage if isinstance(values, pa.ExtensionArray) else values
+
+
+def _is_list(pa: Any, kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _refuse_missing(item: ArrowTable, column: str, values: Any) -> None:
+    if values.null_count:
+        raise DataError(
+            f"{item.where}, column '{column}' has {values.null_count} missing values: expected a value in every row"
+        )
+
+
+def _class_names(item: ArrowTable, label: str) -> tuple[str, ...]:
+    metadata = item.table.schema.metadata or {}
+    try:
+        described = json.loads(metadata.get(b"huggingface", b"{}"))
+        return tuple(described["info"]["features"][label]["names"])
+    except (ValueError, KeyError, TypeError):
+        return ()

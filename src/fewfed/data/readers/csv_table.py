@@ -1,0 +1,79 @@
+"""A .csv file: a header, a label column, and numbers in all other columns."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fewfed.data.examples import Dataset
+from fewfed.data.readers.inputs import as_inputs
+from fewfed.data.readers.labels import integers_where_possible
+from fewfed.data.readers.options import DataOptions
+from fewfed.data.readers.own import Part, own_dataset
+from fewfed.data.readers.roles import roles
+from fewfed.errors import DataError
+
+
+def read(path: Path, options: DataOptions, seed: int) -> Dataset:
+    return own_dataset(path.stem, read_part(path, options), None, options, seed)
+
+
+def read_folder(folder: Path, options: DataOptions, seed: int) -> Dataset:
+    """`train.csv` and `test.csv` side by side."""
+    parts = [read_part(folder / f"{part}.csv", options) for part in ("train", "test")]
+    return own_dataset(folder.name, parts[0], parts[1], options, seed)
+
+
+def read_part(path: Path, options: DataOptions) -> Part:
+    header, columns = _columns(path)
+    chosen = roles(str(path), header, options)
+    x = np.stack([_numbers(path, name, columns[name]) for name in chosen.inputs], axis=1)
+    for name in (chosen.label, *(column for _, column in chosen.groups)):
+        _refuse_empty_cells(path, name, columns[name])
+    groups = {group: integers_where_possible(columns[column]) for group, column in chosen.groups}
+    return Part(as_inputs(path.stem, x), integers_where_possible(columns[chosen.label]), groups)
+
+
+def _columns(path: Path) -> tuple[list[str], dict[str, list[str]]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read ({error}): expected comma-separated text in UTF-8") from error
+    if not rows:
+        raise DataError(f"{path} is empty: expected a header line and one line an example")
+    header = [cell.strip() for cell in rows[0]]
+    if len(rows) == 1:
+        raise DataError(f"{path} has a header but no rows: expected one line an example")
+    for number, row in enumerate(rows[1:], start=1):
+        if len(row) != len(header):
+            raise DataError(f"{path}, row {number} has {len(row)} cells: expected {len(header)}, one for each column")
+    cells = zip(*rows[1:], strict=True)
+    return header, {name: [cell.strip() for cell in column] for name, column in zip(header, cells, strict=True)}
+
+
+def _numbers(path: Path, name: str, cells: Sequence[str]) -> np.ndarray:
+    try:
+        return np.array(cells, dtype=str).astype(np.float64)
+    except ValueError:
+        row = next(number for number, cell in enumerate(cells, start=1) if not _is_number(cell))
+        found = f"'{cells[row - 1]}'" if cells[row - 1] else "nothing"
+        raise DataError(
+            f"{path}, column '{name}', row {row} holds {found}: expected a number; remove the column or fill the cell"
+        ) from None
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse_empty_cells(path: Path, name: str, cells: Sequence[str]) -> None:
+    if "" in cells:
+        raise DataError(f"{path}, column '{name}', row {cells.index('') + 1} is empty: expected a value in every row")

@@ -1,0 +1,43 @@
+"""Arrays of users turned into float inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewfed.errors import DataError
+
+CHANNEL_COUNTS = (1, 3, 4)
+
+
+def as_inputs(name: str, array: np.ndarray) -> Tensor:
+    """float32 rows. Bytes are taken for pixels: scaled to [0, 1], channels put first, a missing channel axis added."""
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"data '{name}': inputs are of type {array.dtype}; expected a rectangular array of numbers")
+    if array.ndim == 0:
+        raise DataError(f"data '{name}': inputs are a single number; expected one row an example")
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.dtype == np.uint8 and array.ndim > 2:
+        return torch.from_numpy(np.ascontiguousarray(_channels_first(array))).float().div_(255)
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(np.ascontiguousarray(array.astype(np.float32)))
+
+
+def check_finite(name: str, x: Tensor) -> None:
+    """Raise a `DataError` naming the first row with NaN or infinity: scaling would spread it over all rows."""
+    finite = torch.isfinite(x.flatten(1)).all(1)
+    if not bool(finite.all()):
+        row = int((~finite).nonzero()[0])
+        raise DataError(
+            f"data '{name}', row {row} holds NaN or infinity: expected finite numbers; clean or drop such rows"
+        )
+
+
+def _channels_first(pixels: np.ndarray) -> np.ndarray:
+    if pixels.ndim == 3:
+        return pixels[:, None]
+    if pixels.ndim == 4 and pixels.shape[3] in CHANNEL_COUNTS and pixels.shape[1] not in CHANNEL_COUNTS:
+        return pixels.transpose(0, 3, 1, 2)
+    return pixels

@@ -1,0 +1,53 @@
+"""What a user can choose about how data is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fewfed.errors import ConfigError
+from fewfed.settings import check, setting
+
+Kind = Literal["image", "audio", "other"]
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Options of `load`; each reader uses those that concern its kind of data."""
+
+    augment: Literal["none", "static"] = setting(
+        "none", "images: 'static' gives every training image one frozen random crop (zero padding 4) and flip"
+    )
+    augment_test: bool = setting(False, "also augment the test part, as the released FLea code does by accident")
+    normalise: bool = setting(
+        True, "scale every channel or column to mean 0 and deviation 1 of the training part (never har and office)"
+    )
+    channels: int = setting(3, "har: how many of its nine signals are read, body acceleration first", ge=1, le=9)
+    standardise_audio: bool = setting(True, "audio: scale with the training part's mean and deviation, else raw dB")
+    audio_augment: bool = setting(False, "audio: random padding, roll, frequency and time masks on training clips")
+    group_split: bool = setting(False, "urbansound8k: keep the clips of one source recording in the same part")
+    image_size: int = setting(0, "images: resize to this many pixels a side; 0 = as stored (office: 256)", ge=0)
+    label: str = setting("", "tables: name of the label column; empty = 'label' or 'y'")
+    client_column: str = setting("", "tables: column that says whose row it is; empty = 'client' or 'subject' if there")
+    classes: int = setting(0, "own data: number of classes where not every class occurs; 0 = counted", ge=0)
+    test_fraction: float = setting(
+        0.2, "share of rows held out for testing where the data has no test part", gt=0, lt=1
+    )
+
+
+def refuse_unusable(options: DataOptions, name: str, kind: Kind) -> None:
+    """Raise where an option asks for something this kind of data cannot give, rather than ignore it."""
+    check(options)
+    asked = (
+        ("augment = 'static'", options.augment != "none", "image"),
+        (f"image_size = {options.image_size}", options.image_size > 0, "image"),
+        ("audio_augment = true", options.audio_augment, "audio"),
+        ("group_split = true", options.group_split, "audio"),
+    )
+    for text, is_set, needed in asked:
+        if is_set and kind != needed:
+            raise ConfigError(f"{text} needs {needed} data, which '{name}' is not: leave this option out")
+    if options.augment_test and not (options.augment != "none" or options.audio_augment):
+        raise ConfigError(
+            "augment_test = true has nothing to do: set augment = 'static' or audio_augment = true with it"
+        )

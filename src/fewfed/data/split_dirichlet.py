@@ -1,0 +1,190 @@
+"""Label skew by Dirichlet proportions: the released FLea rule, and SEM's multinomial one, both with bounded retries."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fewfed.data.split_draws import Draws
+from fewfed.data.split_pool import Assigned, Pool
+from fewfed.errors import ConfigError, did_you_mean
+
+CLIENTS_PER_SLICE = 100
+SETTLE_AFTER = 1000
+"""Attempts at a minimum size nobody asked for, after which the best one so far will do if it has no empty client."""
+
+
+@dataclass(frozen=True)
+class DirichletOptions:
+    """How `dir` and `dirm` are drawn; None leaves the choice to the rule.
+
+    Slices cut the rows into parts whose clients are drawn apart: by class (each slice has its share of every class) or
+    by order (contiguous rows). Only `dir` is sliced. The bounds on retries hold for each slice.
+    """
+
+    min_size: int | None = None
+    slices: int | None = None
+    slice_by: Literal["class", "order"] = "class"
+    max_attempts: int = 20_000
+    max_seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        if self.slices is not None and self.slices < 1:
+            raise ConfigError(f"slices = {self.slices}: expected at least 1")
+        if self.max_attempts < 1:
+            raise ConfigError(f"max_attempts = {self.max_attempts}: expected at least 1")
+
+
+def released_options(data_name: str, clients: int, mu: float) -> DirichletOptions:
+    """Minimum size and slicing of the released FLea partitions (flea 3.4) for CIFAR-10, UrbanSound8K or UCI-HAR."""
+    families = {"cifar10": "cifar", "us8k": "us8k", "urbansound8k": "us8k", "har": "har", "ucihar": "har"}
+    plain = data_name.lower().replace("-", "").replace("_", "")
+    if plain not in families:
+        raise ConfigError(did_you_mean("data with a released partition", data_name, families))
+    many = clients > CLIENTS_PER_SLICE
+    slices, min_size = 1, 10
+    slice_by: Literal["class", "order"] = "class"
+    if families[plain] == "cifar" and many:
+        slices, min_size = math.ceil(clients / CLIENTS_PER_SLICE), 10 if mu > 0.1 else 3
+    elif families[plain] == "har":
+        min_size = 6
+        if many and mu <= 0.1:
+            slices, slice_by, min_size = 2, "order", 3
+    # One of the released partitions took 39 453 attempts.
+    return DirichletOptions(min_size, slices, slice_by, max_attempts=100_000, max_seconds=300.0)
+
+
+def balanced_dirichlet(pool: Pool, clients: int, draws: Draws, mu: float, options: DirichletOptions) -> Assigned:
+    """For each class, proportions ~ Dir(mu) over the clients that do not yet hold their equal share (flea 3.4)."""
+    min_size, settle_after = options.min_size, None
+    if min_size is None:
+        min_size, settle_after = _default_min_size(pool, clients, mu, draws)
+    slices = options.slices or (1 if draws.replays else math.ceil(clients / CLIENTS_PER_SLICE))
+    groups = [len(part) for part in np.array_split(np.arange(clients), min(slices, clients))]
+    drawn: list[np.ndarray] = []
+    attempts = 0
+    for part, group in zip(_cut(pool, groups, options.slice_by), groups, strict=True):
+        slice_drawn, tried = _one_slice(part.by_class(), group, draws, mu, min_size, settle_after, options)
+        drawn += slice_drawn
+        attempts += tried
+    smallest = min(len(client) for client in drawn)
+    note = ""
+    if smallest < min_size:
+        note = f"smallest client {smallest}: no draw gave every client {min_size} rows in {SETTLE_AFTER} attempts"
+    return Assigned(drawn, attempts, note)
+
+
+def multinomial_dirichlet(
+    pool: Pool, clients: int, generator: np.random.Generator, mu: float, options: DirichletOptions
+) -> Assigned:
+    """For each class, proportions ~ Dir(mu) over the clients, and each row drawn from them on its own (SEM, 2.7)."""
+    members = pool.shuffled(generator).by_class()
+    concentration = np.full(clients, mu)
+
+    def attempt() -> np.ndarray:
+        return np.stack([generator.multinomial(len(part), generator.dirichlet(concentration)) for part in members])
+
+    counts, attempts = _retry(attempt, 1 if options.min_size is None else options.min_size, None, options)
+    return Assigned(_hand_out(members, counts), attempts)
+
+
+def _default_min_size(pool: Pool, clients: int, mu: float, draws: Draws) -> tuple[int, int | None]:
+    """The minimum size of the rule itself, and after how many attempts to settle for less (None: never)."""
+    if draws.replays:
+        return pool.classes, None
+    # A fifth of the mean size is what 10 of 50 is in the released settings.
+    return min(3 if mu <= 0.1 else 10, max(1, len(pool) // clients // 5)), SETTLE_AFTER
+
+
+def _cut(pool: Pool, groups: list[int], slice_by: Literal["class", "order"]) -> list[Pool]:
+    """The pool of each group of clients, in proportion to the number of clients in it."""
+    ends = np.cumsum(groups)
+
+    def proportional(rows: np.ndarray) -> list[np.ndarray]:
+        return np.split(rows, ends[:-1] * len(rows) // ends[-1])
+
+    if slice_by == "order":
+        return [pool.only(rows) for rows in proportional(pool.rows)]
+    by_class = [proportional(rows) for rows in pool.by_class()]
+    return [pool.only(np.concatenate(parts)) for parts in zip(*by_class, strict=True)]
+
+
+def _one_slice(
+    members: list[np.ndarray],
+    clients: int,
+    draws: Draws,
+    mu: float,
+    min_size: int,
+    settle_after: int | None,
+    options: DirichletOptions,
+) -> tuple[list[np.ndarray], int]:
+    concentration = np.full(clients, mu)
+    share = sum(len(part) for part in members) / clients
+    shuffled = [part.copy() for part in members]
+
+    def attempt() -> np.ndarray | None:
+        sizes = np.zeros(clients, dtype=np.int64)
+        counts = np.empty((len(members), clients), dtype=np.int64)
+        for label, part in enumerate(members):
+            if draws.replays:
+                shuffled[label][:] = part
+                draws.shuffle(shuffled[label])
+            proportions = draws.dirichlet(concentration) * (sizes < share)
+            if len(part) == 0:
+                counts[label] = 0
+                continue
+            total = proportions.sum()
+            if not total > 0:
+                return None
+            ends = (np.cumsum(proportions / total) * len(part)).astype(np.int64)
+            ends[-1] = len(part)
+            counts[label] = np.diff(ends, prepend=0)
+            sizes += counts[label]
+        return counts
+
+    counts, attempts = _retry(attempt, min_size, settle_after, options)
+    if not draws.replays:
+        for part in shuffled:
+            draws.shuffle(part)
+    drawn = _hand_out(shuffled, counts)
+    for client in drawn:
+        draws.shuffle(client)
+    return drawn, attempts
+
+
+def _hand_out(members: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
+    """Cut each class by its row of `counts` and join what each client got."""
+    owner = np.concatenate([np.repeat(np.arange(counts.shape[1]), row) for row in counts])
+    joined = np.concatenate(members)[np.argsort(owner, kind="stable")]
+    return np.split(joined, np.cumsum(counts.sum(0))[:-1])
+
+
+def _retry(
+    attempt: Callable[[], np.ndarray | None], min_size: int, settle_after: int | None, options: DirichletOptions
+) -> tuple[np.ndarray, int]:
+    """Repeat until every client has `min_size` rows; after the last attempt allowed, say what would have worked."""
+    best: np.ndarray | None = None
+    best_smallest = -1
+    deadline = time.monotonic() + options.max_seconds
+    tried = 0
+    while tried < options.max_attempts and (tried == 0 or time.monotonic() < deadline):
+        tried += 1
+        counts = attempt()
+        smallest = -1 if counts is None else int(counts.sum(0).min())
+        if smallest > best_smallest:
+            best, best_smallest = counts, smallest
+        settles = settle_after is not None and tried >= settle_after and best_smallest >= 1
+        if best is not None and (best_smallest >= min_size or settles):
+            return best, tried
+    advice = "use fewer clients or a larger MU"
+    if best_smallest >= 1:
+        advice = f"use min_size = {best_smallest}, fewer clients or a larger MU"
+    raise ConfigError(
+        f"no client partition with at least {min_size} rows each was found in {tried} attempts; the best attempt had a "
+        f"smallest client of {max(best_smallest, 0)}: {advice}"
+    )

@@ -1,0 +1,40 @@
+"""What a split rule is given and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Rows to hand out, and the label of every row of the data."""
+
+    labels: np.ndarray
+    rows: np.ndarray
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def by_class(self) -> list[np.ndarray]:
+        """One new array of rows for each class, in the order of the pool."""
+        labels = self.labels[self.rows]
+        ends = np.cumsum(np.bincount(labels, minlength=self.classes))
+        return np.split(self.rows[np.argsort(labels, kind="stable")], ends[:-1])
+
+    def shuffled(self, generator: np.random.Generator) -> Pool:
+        return self.only(generator.permutation(self.rows))
+
+    def only(self, rows: np.ndarray) -> Pool:
+        return replace(self, rows=rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """Which rows each client got, how many attempts that took, and what a reader of the split should know."""
+
+    clients: list[np.ndarray]
+    attempts: int = 1
+    note: str = ""

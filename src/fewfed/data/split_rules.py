@@ -1,0 +1,82 @@
+"""Split rules that need no retries: even, by number of classes, by size skew, by natural group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fewfed.data.split_draws import Draws
+from fewfed.data.split_pool import Assigned, Pool
+from fewfed.errors import ConfigError
+
+
+def even(pool: Pool, clients: int, generator: np.random.Generator) -> Assigned:
+    """Every class spread evenly: rows sorted by class are dealt out like cards."""
+    dealt = np.concatenate(pool.shuffled(generator).by_class())
+    return Assigned([dealt[client::clients] for client in range(clients)])
+
+
+def quantity(pool: Pool, clients: int, draws: Draws, classes_each: int) -> Assigned:
+    """Client c owns class c mod C and others drawn at random; each class is cut evenly among its owners (flea 3.4)."""
+    rule = f"qua:{classes_each}"
+    if classes_each > pool.classes:
+        raise ConfigError(
+            f"split '{rule}' asks for {classes_each} classes on each client but the data has {pool.classes}: "
+            f"use qua:1 to qua:{pool.classes}"
+        )
+    owners: list[list[int]] = [[] for _ in range(pool.classes)]
+    for client in range(clients):
+        owned = [client % pool.classes]
+        while len(owned) < classes_each:
+            drawn = draws.below(pool.classes)
+            if drawn not in owned:
+                owned.append(drawn)
+        for label in owned:
+            owners[label].append(client)
+    parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    unused = []
+    for label, members in enumerate(pool.by_class()):
+        if len(members) < len(owners[label]):
+            raise ConfigError(
+                f"split '{rule}' over {clients} clients gives class {label} to {len(owners[label])} clients "
+                f"but it has {len(members)} rows: use fewer clients or fewer classes on each"
+            )
+        draws.shuffle(members)
+        if not owners[label]:
+            unused.append(f"{label} ({len(members)} rows)")
+            continue
+        for client, part in zip(owners[label], np.array_split(members, len(owners[label])), strict=True):
+            parts[client].append(part)
+    note = f"classes on no client, so not used: {', '.join(unused)}" if unused else ""
+    return Assigned([np.concatenate(part) for part in parts], note=note)
+
+
+def size_skew(pool: Pool, clients: int, generator: np.random.Generator, beta: float, min_size: int) -> Assigned:
+    """Sizes ~ Dirichlet(beta) above a floor of `min_size`; labels are not looked at, so they are alike everywhere."""
+    spare = len(pool) - clients * min_size
+    share = generator.dirichlet(np.full(clients, beta)) * spare
+    sizes = np.floor(share).astype(np.int64)
+    largest_remainders = np.argsort(sizes - share, kind="stable")[: spare - int(sizes.sum())]
+    sizes[largest_remainders] += 1
+    return Assigned(np.split(generator.permutation(pool.rows), np.cumsum(sizes + min_size)[:-1]))
+
+
+def natural(
+    name: str, groups: Mapping[str, np.ndarray], clients: int, volume: float, generator: np.random.Generator
+) -> Assigned:
+    """One client for each group id, in the order of the ids; `volume` is taken within each group, at least one row."""
+    if name not in groups:
+        known = f"only {', '.join(sorted(groups))} ids" if groups else "no natural groups"
+        rules = " or ".join(f"'{group}'" for group in sorted(groups)) or "a rule such as 'iid' or 'dir:0.5'"
+        raise ConfigError(f"split '{name}' needs a {name} id for every row but this data has {known}: use {rules}")
+    ids, member = np.unique(groups[name], return_inverse=True)
+    if clients not in (0, len(ids)):
+        raise ConfigError(
+            f"split '{name}' makes one client for each {name}, {len(ids)} in this data, but {clients} clients were "
+            f"asked for: use clients = {len(ids)}, or 0 to take all"
+        )
+    parts = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
+    if volume < 1:
+        parts = [np.sort(generator.choice(part, max(1, round(volume * len(part))), replace=False)) for part in parts]
+    return Assigned(parts)

@@ -1,0 +1,129 @@
+"""One client's turn: the only training loop of the project. Every executor that is not captured runs this."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from fewfed.data.examples import Examples
+from fewfed.engine.job import PSEUDO_CLIENT, Done, Failed, Job, Member, Outcome
+from fewfed.errors import FewfedError
+from fewfed.method import Batch, Context
+from fewfed.phase import Clock, Cohort, Phase
+from fewfed.task import Score
+from fewfed.tree import Tree
+
+EVALUATION_ROWS = 500
+"""Rows scored at once. Fixed, so that every executor adds up the same numbers in the same order."""
+
+
+def run_member(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Outcome:
+    """A member's outcome; what goes wrong inside becomes a `Failed` that says where."""
+    try:
+        return _turn(job, _context(job, phase, clock, shared, member))
+    except FewfedError as error:
+        return Failed(member.client, phase.name, str(error))
+    except (RuntimeError, ValueError, KeyError, IndexError, TypeError, ArithmeticError, NotImplementedError) as error:
+        return Failed(member.client, phase.name, f"{type(error).__name__}: {error}")
+
+
+def evaluate(job: Job, model: Tree, first: int = 0, last: int | None = None) -> Score:
+    """Score a model on rows [first, last) of the test part, in eval mode."""
+    test = job.federation.test
+    rows = len(test) if last is None else last
+    total: Score | None = None
+    with torch.no_grad():
+        for start in range(first, rows, EVALUATION_ROWS):
+            stop = min(start + EVALUATION_ROWS, rows)
+            output = job.net.apply(model, test.x[start:stop], train=False)
+            score = job.task.score(output, test.y[start:stop])
+            total = score if total is None else total + score
+    if total is None:
+        raise ValueError("nothing to evaluate: the test part is empty")
+    return total
+
+
+def _context(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Context:
+    federation = job.federation
+    if member.client != PSEUDO_CLIENT:
+        data = federation.examples(member.client)
+        counts = federation.counts(member.client)
+    elif phase.cohort is Cohort.UNION:
+        data = federation.union()
+        counts = torch.bincount(data.y, minlength=job.task.classes) if job.task.classes else torch.zeros(0)
+    else:
+        data = Examples(federation.test.x[:0], federation.test.y[:0])
+        counts = torch.zeros(job.task.classes, dtype=torch.long)
+    return Context(
+        net=job.net,
+        task=job.task,
+        plan=job.plan,
+        phase=phase,
+        clock=clock,
+        client=member.client,
+        lr=job.training.lr_at(clock.round),
+        data=data,
+        counts=counts,
+        shared=shared,
+        personal=member.personal,
+        state=member.state,
+    )
+
+
+def _turn(job: Job, ctx: Context) -> Outcome:
+    method, phase, clock = job.method, ctx.phase, ctx.clock
+    if phase.cohort is not Cohort.SERVER and ctx.size == 0:
+        return Failed(ctx.client, phase.name, "it has no samples: expected at least one")
+    data = method.data(ctx)
+    if phase.epochs and len(data) == 0:
+        return Failed(ctx.client, phase.name, "there is nothing to train on: expected at least one row")
+    batches = job.plan.batches(clock.round, phase.name, ctx.client, len(data), phase.epochs)
+    ctx = dataclasses.replace(ctx, steps=len(batches))
+    draws = job.plan.draws(clock.round, phase.name, ctx.client)
+
+    work = method.begin(ctx)
+    for leaf in work.get("params", {}).values():
+        leaf.requires_grad_(phase.epochs > 0)
+    params = list(work.get("params", {}).values())
+    optimizer = job.training
+    memory = optimizer.init(params) if batches else None
+    sums: dict[str, Tensor] = {}
+
+    for rows in batches:
+        batch = Batch(data.x[rows], data.y[rows], method.draw(draws, ctx, len(rows)))
+
+        def differentiate(point: Tree, batch: Batch = batch) -> tuple[Tree, Tree]:
+            terms = method.loss(point, ctx, batch)
+            total = sum_terms(terms, method.observed)
+            leaves = point["params"]
+            grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+            return dict(zip(leaves, grads, strict=True)), {name: value.detach() for name, value in terms.items()}
+
+        gradient, terms = method.gradient(differentiate, work, ctx, batch)
+        assert memory is not None
+        optimizer.step(params, list(gradient.values()), memory, ctx.lr)
+        for name, value in terms.items():
+            sums[name] = sums[name] + value if name in sums else value
+
+    means = {name: float(value) / len(batches) for name, value in sums.items()}
+    broken = [name for name, value in means.items() if value != value or value in (float("inf"), float("-inf"))]
+    if broken:
+        return Failed(
+            ctx.client, phase.name, f"its loss term '{broken[0]}' became {means[broken[0]]}: try a smaller lr"
+        )
+    for leaf in params:
+        leaf.requires_grad_(False)
+    with torch.no_grad():
+        report = method.end(work, ctx)
+    return Done(ctx.client, report.upload, report.state, report.weight, len(batches), means)
+
+
+def sum_terms(terms: dict[str, Tensor], observed: frozenset[str]) -> Tensor:
+    """What is minimised: the sum of all terms that are not only observed."""
+    counted = [value for name, value in terms.items() if name not in observed]
+    total = counted[0]
+    for value in counted[1:]:
+        total = total + value
+    return total

@@ -1,0 +1,48 @@
+"""The reference executor: one client after another, in this process, on one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from fewfed.engine.client import evaluate, run_member
+from fewfed.engine.job import Job, Member, Outcome
+from fewfed.phase import Clock, Phase
+from fewfed.task import Score
+from fewfed.tree import Tree
+
+
+class Sequential:
+    """Readable and slow; what every other executor must agree with."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def run(self, phase: Phase, clock: Clock, shared: Tree, members: Iterable[Member]) -> Iterator[Outcome]:
+        for member in members:
+            with one_thread():
+                outcome = run_member(self._job, phase, clock, shared, member)
+            yield outcome
+
+    def evaluate(self, models: Iterable[Tree]) -> list[Score]:
+        with one_thread():
+            return [evaluate(self._job, model) for model in models]
+
+    def events(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: tiny clients gain nothing from more, and sums then run in one order everywhere."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

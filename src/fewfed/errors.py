@@ -1,0 +1,31 @@
+"""What can go wrong for a user, said in one sentence: what was wrong, what was expected, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FewfedError(Exception):
+    """Base of every error a user can cause or meet. The command line prints it without a traceback, exit code 2."""
+
+
+class ConfigError(FewfedError):
+    """A setting is unknown, of the wrong type, out of range, or contradicts another."""
+
+
+class DataError(FewfedError):
+    """Data is missing, damaged or does not fit what was asked of it."""
+
+
+class RunError(FewfedError):
+    """A run cannot be started, continued or written."""
+
+
+def did_you_mean(kind: str, name: str, known: Iterable[str]) -> str:
+    """The sentence for an unknown name: the nearest known one, or the whole list where it is short."""
+    options = sorted(known)
+    near = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
+    if near:
+        return f"unknown {kind} '{name}': did you mean '{near[0]}'?"
+    return f"unknown {kind} '{name}': expected one of {', '.join(options)}"

@@ -1,0 +1,184 @@
+"""What a method is: a few pure functions over trees, whose defaults are FedAvg.
+
+A method never trains, never moves data and never touches a file. It says what is broadcast, what the local loss is,
+what is uploaded and how uploads change the server. The engine does everything else, the same for all methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from fewfed import tree
+from fewfed.data.examples import Examples
+from fewfed.network import Network
+from fewfed.phase import Clock, Phase
+from fewfed.plan import Draws, Plan
+from fewfed.task import Task
+from fewfed.tree import Tree
+
+
+class Batch(NamedTuple):
+    """One step's rows and the method's draws for them."""
+
+    x: Tensor
+    y: Tensor
+    draw: Tree
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything a method may look at while it works for one client in one phase."""
+
+    net: Network
+    task: Task
+    plan: Plan
+    phase: Phase
+    clock: Clock
+    client: int
+    lr: float
+    data: Examples
+    """The client's own rows (for `end` and `data`; a step sees its batch)."""
+    counts: Tensor
+    """The client's own class counts."""
+    shared: Tree
+    """What the server broadcast to everybody."""
+    personal: Tree
+    """What the server sent to this client alone."""
+    state: Tree
+    """What the client remembers from its last participation."""
+    steps: int = 0
+    """Optimiser steps this phase takes."""
+
+    @property
+    def size(self) -> int:
+        """How many rows the client has. Constant over a step, but a Python number: not for use in `loss`."""
+        return len(self.data)
+
+
+class Report(NamedTuple):
+    """What a client hands over at the end of a phase."""
+
+    upload: Tree
+    """One entry for every name the phase declares."""
+    state: Tree
+    """What the client remembers; empty unless the phase declares `keeps_state`."""
+    weight: float
+    """Its weight in MEAN combinations."""
+
+
+class Combined(NamedTuple):
+    """The uploads of a phase after combination."""
+
+    values: Tree
+    """By upload name. MEAN, SUM: a tree like one client's. CONCAT: rows of all. KEEP: a tree for each str(client)."""
+    clients: tuple[int, ...]
+    """Who took part, ascending: failed clients are missing."""
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is known before the first round."""
+
+    net: Network
+    task: Task
+    plan: Plan
+    clients: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Named values for a method and, where they belong to it, for the local training around it."""
+
+    method: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+
+Differentiate = Callable[[Tree], tuple[Tree, Tree]]
+"""Takes a work tree, returns the gradient of the loss in its "params" and the loss terms."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A federated method. Fields of subclasses are hyper-parameters; every function has FedAvg as its default."""
+
+    name: ClassVar[str] = ""
+    family: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    presets: ClassVar[Mapping[str, Preset]] = MappingProxyType({})
+    """Named settings beside `paper`, which every method has: its defaults."""
+    variant: ClassVar[str] = ""
+    """Set where this class is itself a preset of the method whose name it shares: a released code with its own loss."""
+    variant_training: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Training values that belong to such a class."""
+    observed: ClassVar[frozenset[str]] = frozenset()
+    """Loss terms that are logged but not optimised."""
+    personal_model: ClassVar[bool] = False
+    """Whether each client ends with a model of its own; evaluation then averages over clients."""
+    steps_differ: ClassVar[str] = ""
+    """Why a client takes another number of steps than under FedAvg; empty where it does not."""
+    needs_classes: ClassVar[bool] = False
+    """Whether labels must be classes."""
+
+    def check(self, setup: Setup) -> None:
+        """Raise `ConfigError` where the method does not fit the network or the task."""
+
+    def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        """The exchanges of a round."""
+        return (Phase("train", clock.epochs),)
+
+    def server_init(self, setup: Setup) -> Tree:
+        """What the server knows before the first round."""
+        return {"model": setup.net.model()}
+
+    def client_init(self, setup: Setup) -> Tree:
+        """What a client remembers before its first participation."""
+        return {}
+
+    def broadcast(self, server: Tree, phase: Phase) -> Tree:
+        """What every member of the cohort receives."""
+        return {"model": server["model"]}
+
+    def personal(self, server: Tree, phase: Phase, client: int) -> Tree:
+        """What one member receives beside it."""
+        return {}
+
+    def data(self, ctx: Context) -> Examples:
+        """The rows trained on in this phase."""
+        return ctx.data
+
+    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
+        """All randomness of one step of `size` rows, drawn outside the step."""
+        return {}
+
+    def begin(self, ctx: Context) -> Tree:
+        """The work tree a client starts from: "params" are trained, everything else is carried along."""
+        return tree.clone(ctx.shared["model"])
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        """Named terms; what is minimised is their sum (without the `observed` ones)."""
+        return {"task": ctx.task.loss(ctx.net.apply(work, batch.x), batch.y)}
+
+    def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
+        """The step's direction and loss terms: by default the gradient of the loss."""
+        return differentiate(work)
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        """What is uploaded and remembered after the local work."""
+        return Report({"model": {"params": work["params"], "buffers": work["buffers"]}}, {}, float(ctx.size))
+
+    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
+        """The server after a phase: by default each combined upload replaces the entry of its name."""
+        return {**server, **combined.values}
+
+    def predictor(self, server: Tree, state: Tree) -> Tree:
+        """The model that predicts: the server's, or for `personal_model` methods the client's with this state."""
+        model: Tree = server["model"]
+        return model

@@ -1,0 +1,14 @@
+"""FedAvg."""
+
+from dataclasses import dataclass
+
+from fewfed.method import Method
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """McMahan et al., AISTATS 2017: local training, then the sample-weighted mean of the whole model state."""
+
+    name = "fedavg"
+    family = "average"
+    paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"

@@ -1,0 +1,91 @@
+"""FedMix."""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fewfed.errors import ConfigError
+from fewfed.losses import mix, one_hot, soft_cross_entropy
+from fewfed.method import Batch, Context, Preset, Report, Setup
+from fewfed.methods.fedavg import FedAvg
+from fewfed.phase import Clock, Cohort, Combine, Phase
+from fewfed.plan import Draws
+from fewfed.settings import setting
+from fewfed.tree import Tree
+
+
+@dataclass(frozen=True)
+class FedMix(FedAvg):
+    """Yoon et al., ICLR 2021: local inputs are mixed with averages of other clients' inputs and labels.
+
+    Before round 1 every client uploads means of `group` rows and of their one-hot labels (the remainder is dropped;
+    a client with fewer rows sends none). Preset `flea`, the default and what FLea's tables show: x~ = lam·x +
+    (1−lam)·x_bar with one lam ~ Beta(a, a) a batch, soft cross-entropy on the mixture alone (FLea spec C17). Preset
+    `taylor`, Eq. 4 of the paper: (1−l)·CE(h(x'), y) + l·CE(h(x'), y_bar) + l·<d[(1−l)·CE]/dx', x_bar>, x' = (1−l)·x,
+    with one (x_bar, y_bar) a batch; the derivative is of the mean loss, so nothing divides it by the batch again.
+    """
+
+    name = "fedmix"
+    family = "data sharing"
+    paper = "Yoon et al., FedMix: Approximation of Mixup under Mean Augmented Federated Learning, ICLR 2021"
+    needs_classes = True
+    presets = MappingProxyType({"flea": Preset({"form": "mixup"}), "taylor": Preset({"form": "taylor"})})
+
+    form: Literal["mixup", "taylor"] = setting("mixup", "mix-up with averages, or the paper's Taylor expansion")
+    group: int = setting(10, "rows in one uploaded average", ge=1)
+    beta: float = setting(2.0, "mix-up form: lam ~ Beta(beta, beta)", gt=0)
+    weight: float = setting(0.1, "Taylor form: l; authors 0.05 (CIFAR-10), 0.1 (CIFAR-100), 0.2 (FEMNIST)", ge=0, lt=1)
+
+    def check(self, setup: Setup) -> None:
+        if not setup.task.classes:
+            raise ConfigError("method 'fedmix' averages class labels: expected a classification task")
+
+    def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        means = {"mean_x": Combine.CONCAT, "mean_y": Combine.CONCAT}
+        setup = (Phase("setup", 0, means, Cohort.ALL),) if clock.first else ()
+        return (*setup, Phase("train", clock.epochs))
+
+    def broadcast(self, server: Tree, phase: Phase) -> Tree:
+        return {} if phase.name == "setup" else {name: server[name] for name in ("model", "mean_x", "mean_y")}
+
+    def begin(self, ctx: Context) -> Tree:
+        return {} if ctx.phase.name == "setup" else super().begin(ctx)
+
+    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
+        pool = len(ctx.shared["mean_x"])
+        count = size if self.form == "mixup" else 1
+        return {"row": draws.cycle(pool, count), "lam": draws.beta(self.beta, 1)} if pool else {}
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        if not batch.draw:
+            return super().loss(work, ctx, batch)
+        mean_x, mean_y = ctx.shared["mean_x"][batch.draw["row"]], ctx.shared["mean_y"][batch.draw["row"]]
+        own_y = one_hot(batch.y, ctx.task.classes)
+        if self.form == "mixup":
+            mixed, target = mix(batch.draw["lam"], batch.x, mean_x), mix(batch.draw["lam"], own_y, mean_y)
+            return {"task": soft_cross_entropy(ctx.net.apply(work, mixed), target)}
+        scaled, rest = (1 - self.weight) * batch.x, 1 - self.weight
+
+        def own_loss(x: Tensor) -> tuple[Tensor, Tensor]:
+            output = ctx.net.apply(work, x)
+            return rest * soft_cross_entropy(output, own_y), output
+
+        slope, output = torch.func.grad(own_loss, has_aux=True)(scaled)
+        return {
+            "task": rest * soft_cross_entropy(output, own_y),
+            "their_label": self.weight * soft_cross_entropy(output, mean_y.expand_as(own_y)),
+            "their_input": self.weight * (slope * mean_x).sum(),
+        }
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        if ctx.phase.name == "train":
+            return super().end(work, ctx)
+        groups = ctx.size // self.group
+        rows = ctx.plan.fixed(ctx.client, "averaged rows").permutation(ctx.size)[: groups * self.group]
+        x, y = ctx.data.x[rows], one_hot(ctx.data.y[rows], ctx.task.classes)
+        shape = (groups, self.group)
+        means = {"mean_x": x.reshape(*shape, *x.shape[1:]).mean(1), "mean_y": y.reshape(*shape, -1).mean(1)}
+        return Report(means, {}, float(ctx.size))

@@ -1,0 +1,82 @@
+"""FLea as its released code computes it."""
+
+import math
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fewfed.losses import kl_divergence, one_hot, released_distance_correlation, soft_cross_entropy
+from fewfed.method import Batch, Context
+from fewfed.methods.flea import FLea
+from fewfed.phase import Clock, Phase
+from fewfed.settings import setting
+from fewfed.tree import Tree
+
+
+@dataclass(frozen=True)
+class FLeaOfficial(FLea):
+    """The repository XTxiatong/FLea at b85be07, not the published loss (spec 0, 1.4 to 1.9, register C1 to C11).
+
+    Every step: CE on the raw batch by a second full pass, soft CE on the mix, KL(global ‖ local) on *unmixed* buffer
+    rows, and lambda2(t)·R with lambda2 = max(3 − 0.1·t, 1). Round 1: three times the epochs, CE + KL/2 on the raw batch
+    + 3·R. The shared rows are drawn with replacement, floor(share·n) of them, possibly none. The buffer batch and the
+    local one are cut to the shorter. Adam forgets its moments at every step, the rate falls linearly, cohorts are the
+    legacy generator's. For the user to set: batch 64, 64, 32 and 10, 15, 5 epochs for CIFAR-10, UrbanSound8K, UCI-HAR.
+    """
+
+    name = "flea"
+    variant = "official"
+    variant_training = MappingProxyType(
+        {
+            "optimizer": "adam",
+            "reset": "step",
+            "batch_rule": "released",
+            "sampling": "released",
+            "lr": 1e-3,
+            "lr_rule": "linear",
+            "lr_decay": 0.018,
+            "lr_floor": 1e-4,
+        }
+    )
+    steps_differ = "the first round trains three times the epochs, and a client's last batch may be drawn twice"
+
+    pairing: Literal["cycle", "truncate"] = setting(
+        "truncate", "a buffer row for every local row, or the shorter of both"
+    )
+
+    def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        return (Phase("train", (3 if clock.first else 1) * clock.epochs), super().phases(clock)[1])
+
+    def weight_at(self, round: int) -> float:
+        """lambda2 of a round counted from 0: 3, 2.9, ... 1.1, then 1."""
+        return max(self.decorrelate - 0.1 * round, min(self.decorrelate, 1.0))
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        cut = ctx.net.position(self.cut or ctx.net.cut)
+        features = ctx.net.apply(work, batch.x, stop=cut)
+        relation = released_distance_correlation(batch.x, features)
+        output = ctx.net.apply(work, batch.x)
+        terms = {
+            "task": ctx.task.loss(output, batch.y),
+            "decorrelate": self.weight_at(ctx.clock.round) * relation,
+            "correlation": relation.detach(),
+        }
+        if not batch.draw:
+            return {**terms, "distil": 0.5 * self.distil * self._divergence(output, batch.x, ctx, 0)}
+        mixed, target = self.mixed(features, one_hot(batch.y, ctx.task.classes), ctx, batch)
+        others = ctx.shared["features"][batch.draw["row"]]
+        mixture = soft_cross_entropy(ctx.net.apply(work, mixed, start=cut), target)
+        distil = self._divergence(ctx.net.apply(work, others, start=cut), others, ctx, cut)
+        return {**terms, "mixed": mixture, "distil": self.distil * distil}
+
+    def shared_rows(self, ctx: Context) -> Tensor:
+        count = math.floor(self.share * ctx.size)
+        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=True)
+
+    def _divergence(self, student: Tensor, seen: Tensor, ctx: Context, start: int) -> Tensor:
+        with torch.no_grad():
+            teacher = ctx.net.apply(ctx.shared["model"], seen, start=start, train=False)
+        return kl_divergence(teacher, student)

@@ -1,0 +1,121 @@
+"""Methods by name. `name`, `name:preset`, `wrapper(name)` and `path/to/file.py` all name one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import re
+import sys
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fewfed import methods as package
+from fewfed.errors import ConfigError, did_you_mean
+from fewfed.method import Method, Preset
+from fewfed.settings import make
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A method as a user named it, with the preset's values for the training around it."""
+
+    method: Method
+    preset: str
+    training: Mapping[str, Any]
+
+
+def registered() -> Mapping[str, type[Method]]:
+    """Every method of this package by name."""
+    return {name: cls for (name, variant), cls in _found().items() if not variant}
+
+
+def presets_of(name: str) -> tuple[str, ...]:
+    """Names of a method's presets; `paper` is the defaults."""
+    variants = [variant for method, variant in _found() if method == name and variant]
+    return ("paper", *(_lookup(name).presets), *variants)
+
+
+@cache
+def _found() -> Mapping[tuple[str, str], type[Method]]:
+    """Each module of `fewfed.methods` that defines a class with a name."""
+    found: dict[tuple[str, str], type[Method]] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        for cls in _methods_in(importlib.import_module(f"{package.__name__}.{module.name}")):
+            found[cls.name, cls.variant] = cls
+    return dict(sorted(found.items()))
+
+
+def choose(spec: str, values: Mapping[str, Any] | None = None) -> Chosen:
+    """The method a text names, with `values` over its preset's, over its defaults. `a.b=1` sets b of what a wraps."""
+    values = dict(values or {})
+    wrapped = re.fullmatch(r"([\w-]+)\((.+)\)", spec.strip())
+    if wrapped:
+        return _wrap(wrapped[1], wrapped[2], values)
+    name, _, preset = spec.strip().partition(":")
+    cls = _from_file(name) if name.endswith(".py") else _lookup(name)
+    if preset and preset not in presets_of(cls.name):
+        raise ConfigError(did_you_mean(f"preset of method '{cls.name}'", preset, presets_of(cls.name)))
+    if (cls.name, preset) in _found():
+        cls = _found()[cls.name, preset]
+    chosen = cls.presets.get(preset, Preset())
+    training = {**cls.variant_training, **chosen.training}
+    return Chosen(make(cls, {**chosen.method, **values}, f"method '{cls.name}'"), preset or "paper", training)
+
+
+def wrapped_field(cls: type[Method]) -> str | None:
+    """The name of the field that holds the method a wrapper wraps, or None for a plain method."""
+    return next((name for name, hint in typing.get_type_hints(cls).items() if hint is Method), None)
+
+
+def _wrap(outer: str, inner: str, values: dict[str, Any]) -> Chosen:
+    cls = _lookup(outer)
+    field = wrapped_field(cls)
+    if field is None:
+        raise ConfigError(f"method '{outer}' wraps nothing: write '{outer}' without brackets")
+    prefix = f"{field}."
+    inside = choose(inner, {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)})
+    own = {k: v for k, v in values.items() if not k.startswith(prefix)}
+    return Chosen(make(cls, {field: inside.method, **own}, f"method '{outer}'"), inside.preset, inside.training)
+
+
+def _lookup(name: str) -> type[Method]:
+    known = registered()
+    if name not in known:
+        raise ConfigError(did_you_mean("method", name, known))
+    return known[name]
+
+
+def _from_file(path: str) -> type[Method]:
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"there is no method file '{path}': expected a Python file that defines one method")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Registered by name, as the import system does: dataclasses look their module up there.
+    sys.modules[file.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"method file '{path}' cannot be loaded: {type(error).__name__}: {error}") from error
+    found = _methods_in(module)
+    if len(found) != 1:
+        raise ConfigError(f"'{path}' defines {len(found)} methods: expected one subclass of Method with a name")
+    return found[0]
+
+
+def _methods_in(module: Any) -> list[type[Method]]:
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Method)
+        and value.__module__ == module.__name__
+        and "name" in vars(value)
+    ]

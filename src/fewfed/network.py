@@ -1,0 +1,140 @@
+"""A network made of ordered, named stages, so that it can be cut and tapped anywhere.
+
+A `Network` owns no weights that training changes: it is applied to a *model*, the tree `{"params", "buffers"}`, and the
+same network serves the local model, a frozen teacher and every client of a run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fewfed.errors import ConfigError, did_you_mean
+from fewfed.tree import Tree
+
+Activation = Any
+"""What passes between stages: a tensor, or a tuple whose first element is the main path and the rest are skips."""
+
+Tap = Callable[[str, Tensor], Tensor]
+"""Called with a stage's name and its main output; what it returns is passed on."""
+
+
+class Network:
+    """Stages in order. `cut` is where feature-sharing methods split it unless they are told otherwise."""
+
+    def __init__(self, name: str, stages: Mapping[str, nn.Module], cut: str | None = None) -> None:
+        if not stages:
+            raise ConfigError(f"network '{name}' has no stages: expected at least one named module")
+        self.name = name
+        self.stages: tuple[str, ...] = tuple(stages)
+        self._modules = {stage: _without_counters(module) for stage, module in stages.items()}
+        self._names = {
+            stage: (
+                [key for key, _ in module.named_parameters()],
+                [key for key, _ in module.named_buffers()],
+            )
+            for stage, module in self._modules.items()
+        }
+        self.cut = cut if cut is not None else self.stages[0]
+        self.position(self.cut)
+
+    @classmethod
+    def of(cls, module: nn.Module, name: str = "custom", cut: str | None = None) -> Network:
+        """A user's own module: an `nn.Sequential`, or one with an attribute `stages` naming its children in order."""
+        if isinstance(module, Network):
+            return module
+        declared: Sequence[str] | None = getattr(module, "stages", None)
+        if declared is not None:
+            children = dict(module.named_children())
+            unknown = [stage for stage in declared if stage not in children]
+            if unknown:
+                raise ConfigError(did_you_mean(f"stage of {type(module).__name__}", unknown[0], children))
+            return cls(name, {stage: children[stage] for stage in declared}, cut)
+        if isinstance(module, nn.Sequential):
+            # Unnamed children are called "0", "1", ...: a name that is a number would be taken for a count of stages.
+            named = {f"layer{int(n) + 1}" if n.isdigit() else n: child for n, child in module.named_children()}
+            return cls(name, named, cut)
+        raise ConfigError(
+            f"{type(module).__name__} cannot be cut: expected an nn.Sequential, or a module with an attribute "
+            "'stages' that lists the names of its children in the order they are applied"
+        )
+
+    def model(self) -> Tree:
+        """A copy of the weights the modules were made with: the model a run starts from."""
+        params: Tree = {}
+        buffers: Tree = {}
+        for stage, module in self._modules.items():
+            params |= {f"{stage}.{key}": value.detach().clone() for key, value in module.named_parameters()}
+            buffers |= {f"{stage}.{key}": value.detach().clone() for key, value in module.named_buffers()}
+        return {"params": params, "buffers": buffers}
+
+    def module(self, stage: str) -> nn.Module:
+        return self._modules[stage]
+
+    def position(self, cut: str | int) -> int:
+        """Number of stages before a cut: after the stage of that name, or after that many stages."""
+        if isinstance(cut, int) or cut.lstrip("-").isdigit():
+            count = int(cut)
+            if not 0 < count <= len(self.stages):
+                raise ConfigError(
+                    f"cut {count} is outside network '{self.name}': expected 1 to {len(self.stages)} "
+                    f"or one of {', '.join(self.stages)}"
+                )
+            return count
+        if cut not in self.stages:
+            raise ConfigError(did_you_mean(f"stage of network '{self.name}'", cut, self.stages))
+        return self.stages.index(cut) + 1
+
+    @property
+    def penultimate(self) -> int:
+        """The cut before the last stage, which is the classifier."""
+        return len(self.stages) - 1
+
+    def apply(
+        self,
+        model: Mapping[str, Any],
+        x: Activation,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        tap: Tap | None = None,
+        train: bool = True,
+    ) -> Activation:
+        """Run the stages from `start` up to, not including, `stop` with the weights of `model`.
+
+        With `train`, BatchNorm uses batch statistics and updates the model's running buffers in place.
+        """
+        params, buffers = model["params"], model["buffers"]
+        for stage in self.stages[start:stop]:
+            module = self._modules[stage]
+            if module.training != train:
+                module.train(train)
+            param_names, buffer_names = self._names[stage]
+            weights = {key: params[f"{stage}.{key}"] for key in param_names}
+            for key in buffer_names:
+                weights[key] = buffers[f"{stage}.{key}"]
+            x = functional_call(module, weights, (x,)) if weights else module(x)
+            if tap is not None:
+                x = (tap(stage, x[0]), *x[1:]) if isinstance(x, tuple) else tap(stage, x)
+        return x
+
+    def parameter_count(self, stages: Iterable[str] | None = None) -> int:
+        chosen = self.stages if stages is None else stages
+        return sum(p.numel() for stage in chosen for p in self._modules[stage].parameters())
+
+
+def _without_counters(module: nn.Module) -> nn.Module:
+    """A copy whose BatchNorm layers count no batches.
+
+    The count is used by nothing when the momentum is fixed, cannot be averaged, costs an operation a layer and step, and
+    is an in-place change that function transforms refuse.
+    """
+    module = copy.deepcopy(module)
+    for part in module.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is not None:
+            part.num_batches_tracked = None
+    return module

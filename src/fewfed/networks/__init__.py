@@ -1,0 +1,103 @@
+"""The networks of the papers and a few small ones, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+
+from fewfed.errors import ConfigError, did_you_mean
+from fewfed.network import Network
+from fewfed.networks import (
+    alexnet,
+    audionet,
+    digits_cnn,
+    harnet,
+    lenet5,
+    mcmahan_cnn,
+    mlp,
+    mobilenetv2,
+    resnet9,
+    resnet18,
+    small_cnn,
+    unet,
+)
+from fewfed.networks.shapes import Accepts, Shape
+
+__all__ = ["build", "default_for", "names"]
+
+
+class _Entry(NamedTuple):
+    make: Callable[[Shape, int], Network]
+    shapes: Accepts
+
+
+_NETWORKS: Mapping[str, _Entry] = MappingProxyType(
+    {
+        "mobilenetv2": _Entry(mobilenetv2.mobilenetv2, mobilenetv2.SHAPES),
+        "audionet": _Entry(audionet.audionet, audionet.SHAPES),
+        "harnet": _Entry(harnet.harnet, harnet.SHAPES),
+        "lenet5": _Entry(lenet5.lenet5, lenet5.SHAPES),
+        "lenet5-tanh": _Entry(lenet5.lenet5_tanh, lenet5.SHAPES),
+        "mcmahan-cnn": _Entry(mcmahan_cnn.mcmahan_cnn, mcmahan_cnn.SHAPES),
+        "resnet9": _Entry(resnet9.resnet9, resnet9.SHAPES),
+        "resnet9-wide": _Entry(resnet9.resnet9_wide, resnet9.SHAPES),
+        "resnet18": _Entry(resnet18.resnet18, resnet18.SHAPES),
+        "resnet18-7x7": _Entry(resnet18.resnet18_7x7, resnet18.SHAPES),
+        "alexnet": _Entry(alexnet.alexnet, alexnet.SHAPES),
+        "alexnet-fedbn": _Entry(alexnet.alexnet_fedbn, alexnet.SHAPES),
+        "unet": _Entry(unet.unet, unet.SHAPES),
+        "small-cnn": _Entry(small_cnn.small_cnn, small_cnn.SHAPES),
+        "digits-cnn": _Entry(digits_cnn.digits_cnn, digits_cnn.SHAPES),
+        "mlp": _Entry(mlp.mlp, mlp.SHAPES),
+    }
+)
+
+_OF_DATA: Mapping[str, str] = MappingProxyType(
+    {
+        "cifar10": "mobilenetv2",
+        "cifar100": "mobilenetv2",
+        "urbansound8k": "audionet",
+        "har": "harnet",
+        "mnist": "lenet5",
+        "fashion-mnist": "lenet5",
+        "digits": "digits-cnn",
+        "office": "alexnet",
+    }
+)
+
+
+def names() -> tuple[str, ...]:
+    """Every network that `build` knows."""
+    return tuple(_NETWORKS)
+
+
+def build(name: str, shape: Shape, classes: int, seed: int) -> Network:
+    """A network for inputs of `shape` whose first weights depend on the seed alone."""
+    if name not in _NETWORKS:
+        raise ConfigError(did_you_mean("network", name, _NETWORKS))
+    if classes < 2:
+        raise ConfigError(f"network '{name}' was asked for {classes} classes: expected at least 2")
+    # `torch.manual_seed` would reseed the accelerators as well, which `fork_rng` does not restore here.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        return _NETWORKS[name].make(tuple(shape), classes)
+
+
+def default_for(data_name: str, shape: Shape, classes: int) -> str:
+    """The network the papers use on this data; for other data, or other sizes of it, one that fits the shape."""
+    papers = _OF_DATA.get(data_name)
+    if papers is not None and _NETWORKS[papers].shapes.admits(shape):
+        return papers
+    if _is_sensor_window(shape):
+        return "harnet"
+    if small_cnn.SHAPES.admits(shape) and shape[1:] != (8, 8):
+        return "small-cnn"
+    return "digits-cnn" if digits_cnn.SHAPES.admits(shape) else "mlp"
+
+
+def _is_sensor_window(shape: Shape) -> bool:
+    """One plane of many time steps by a few axes: long and narrow in a way images are not."""
+    return harnet.SHAPES.admits(shape) and shape[0] == 1 and shape[1] >= 4 * shape[2]

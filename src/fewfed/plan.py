@@ -1,0 +1,110 @@
+"""The plan: every batch, cohort and random draw of a run, as a pure function of (seed, round, phase, client).
+
+No executor draws anything itself, so all executors train on the same rows with the same noise.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BatchRule = Literal["fill", "partial", "released"]
+Sampling = Literal["uniform", "released"]
+
+
+class Draws:
+    """A stream of random numbers as tensors. Endless streams (`cycle`, `loader`) remember where they are."""
+
+    def __init__(self, *key: int | str) -> None:
+        words = [zlib.crc32(part.encode()) if isinstance(part, str) else part & 0xFFFFFFFFFFFFFFFF for part in key]
+        self.numpy = np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
+        self._waiting: dict[str, np.ndarray] = {}
+
+    def cycle(self, count: int, size: int, stream: str = "cycle") -> Tensor:
+        """The next `size` of 0..count-1 from an endless run of reshuffled passes: every draw is full."""
+        waiting = self._waiting.get(stream, np.empty(0, np.int64))
+        while len(waiting) < size:
+            waiting = np.concatenate([waiting, self.numpy.permutation(count)])
+        self._waiting[stream] = waiting[size:]
+        return torch.from_numpy(waiting[:size])
+
+    def loader(self, count: int, size: int, stream: str = "loader") -> Tensor:
+        """The next batch of an endless loader that keeps the short batch at the end of each reshuffled pass."""
+        waiting = self._waiting.get(stream, np.empty(0, np.int64))
+        if not len(waiting):
+            waiting = self.numpy.permutation(count)
+        self._waiting[stream] = waiting[size:]
+        return torch.from_numpy(waiting[:size])
+
+    def permutation(self, count: int) -> Tensor:
+        return torch.from_numpy(self.numpy.permutation(count))
+
+    def choice(self, count: int, size: int, replace: bool) -> Tensor:
+        return torch.from_numpy(self.numpy.choice(count, size, replace=replace))
+
+    def integers(self, high: int, *shape: int) -> Tensor:
+        return torch.from_numpy(self.numpy.integers(high, size=shape))
+
+    def beta(self, a: float, *shape: int) -> Tensor:
+        """Beta(a, a); its limit for infinite a is the constant 1/2."""
+        if math.isinf(a):
+            return torch.full(shape, 0.5)
+        return torch.from_numpy(self.numpy.beta(a, a, shape).astype(np.float32))
+
+    def uniform(self, *shape: int) -> Tensor:
+        return torch.from_numpy(self.numpy.random(shape, np.float32))
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.from_numpy(self.numpy.standard_normal(shape, np.float32))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Batches, cohorts and draws of one run."""
+
+    seed: int
+    batch: int
+    rule: BatchRule = "fill"
+    sampling: Sampling = "uniform"
+
+    def cohort(self, round: int, clients: int, size: int) -> list[int]:
+        """The clients of a round, drawn without replacement; the same for every method of a seed."""
+        if self.sampling == "released":
+            return [int(k) for k in np.random.RandomState(round).choice(clients, size, replace=False)]
+        draws = Draws(self.seed, "cohort", round)
+        return [int(k) for k in draws.numpy.choice(clients, size, replace=False)]
+
+    def draws(self, round: int, phase: str, client: int) -> Draws:
+        """The method's own draws for one client in one phase."""
+        return Draws(self.seed, "method", round, phase, client)
+
+    def fixed(self, client: int, purpose: str) -> Draws:
+        """Draws that are the same in every round: a client's shared subset, say."""
+        return Draws(self.seed, "fixed", purpose, client)
+
+    def steps(self, count: int, epochs: int) -> int:
+        """Optimiser steps of `epochs` passes over `count` rows."""
+        if count == 0 or epochs == 0:
+            return 0
+        per_epoch = count // self.batch + 1 if self.rule == "released" else -(-count // self.batch)
+        return epochs * per_epoch
+
+    def batches(self, round: int, phase: str, client: int, count: int, epochs: int) -> list[Tensor]:
+        """Row numbers of every step.
+
+        `fill`: every batch has min(batch, count) rows, an epoch is ceil(count/batch) steps, a short last batch is
+        topped up from the next reshuffled pass. `partial`: a short last batch is kept. `released`: FLea's released
+        loader, floor(count/batch) + 1 draws an epoch from one endless loader that keeps short batches.
+        """
+        steps = self.steps(count, epochs)
+        draws = Draws(self.seed, "batches", round, phase, client)
+        if self.rule == "fill":
+            size = min(self.batch, count)
+            return [draws.cycle(count, size) for _ in range(steps)]
+        return [draws.loader(count, self.batch) for _ in range(steps)]

@@ -1,0 +1,172 @@
+"""Settings: fields of frozen dataclasses that know their range and say what they are.
+
+A method's hyper-parameters and an experiment's configuration are plain dataclass fields made with `setting`; this
+module checks them, reads them from text (`--set mu=0.1`) and describes them (`fewfed methods fedprox`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+from fewfed.errors import ConfigError, did_you_mean
+
+T = TypeVar("T")
+
+
+def setting(
+    default: Any,
+    help: str = "",
+    *,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+) -> Any:
+    """A dataclass field with a default, a sentence of help and an optional range."""
+    return dataclasses.field(default=default, metadata={"help": help, "gt": gt, "ge": ge, "lt": lt, "le": le})
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """One field of a settings class, for help texts and JSON."""
+
+    name: str
+    type: str
+    default: Any
+    help: str
+    range: str
+
+
+def check(settings: Any) -> None:
+    """Raise `ConfigError` naming the first field whose value has the wrong type or lies outside its range."""
+    hints = typing.get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        _check_type(field.name, value, hints[field.name])
+        _check_range(field.name, value, field.metadata)
+
+
+def make(cls: type[T], values: Mapping[str, Any], owner: str) -> T:
+    """Build `cls` from named values; text is converted to the field's type, unknown names get a suggestion."""
+    hints = typing.get_type_hints(cls)
+    known = {field.name for field in dataclasses.fields(typing.cast(Any, cls)) if field.init}
+    converted: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            raise ConfigError(did_you_mean(f"field of {owner}", name, known) if known else f"{owner} has no fields")
+        converted[name] = convert(name, value, hints[name])
+    made = cls(**converted)
+    check(made)
+    return made
+
+
+def convert(name: str, value: Any, hint: Any) -> Any:
+    """Turn text or a TOML value into the type a field declares."""
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, int) and not isinstance(value, bool) and float in _options(hint) and int not in _options(hint):
+        return float(value)
+    if not isinstance(value, str):
+        return value
+    for option in _options(hint):
+        parsed = _parse(value, option)
+        if parsed is not None:
+            return parsed
+    if type(None) in _options(hint) and value.lower() in ("none", "null", ""):
+        return None
+    raise ConfigError(f"{name} = {value!r}: expected {type_name(hint)}")
+
+
+def describe(cls: type[Any]) -> list[Described]:
+    """The fields of a settings class in order."""
+    hints = typing.get_type_hints(cls)
+    return [
+        Described(
+            name=field.name,
+            type=type_name(hints[field.name]),
+            default=field.default,
+            help=field.metadata.get("help", ""),
+            range=_range_text(field.metadata),
+        )
+        for field in dataclasses.fields(cls)
+        if field.init
+    ]
+
+
+def type_name(hint: Any) -> str:
+    """How a field's type is written for a user."""
+    if typing.get_origin(hint) is Literal:
+        return " | ".join(repr(option) for option in typing.get_args(hint))
+    options = _options(hint)
+    if len(options) > 1:
+        return " | ".join(type_name(option) for option in options)
+    if typing.get_origin(hint) is tuple:
+        return "list of " + type_name(typing.get_args(hint)[0])
+    return "none" if hint is type(None) else getattr(hint, "__name__", str(hint))
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return typing.get_args(hint)
+    return (hint,)
+
+
+def _parse(text: str, hint: Any) -> Any:
+    if hint is str:
+        return text
+    if hint is bool:
+        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(text.lower())
+    if hint in (int, float):
+        try:
+            return hint(text)
+        except ValueError:
+            return None
+    if typing.get_origin(hint) is Literal:
+        return next((option for option in typing.get_args(hint) if str(option) == text), None)
+    if typing.get_origin(hint) is tuple:
+        element = typing.get_args(hint)[0]
+        parts = [_parse(part.strip(), element) for part in text.split(",") if part.strip()]
+        return None if None in parts else tuple(parts)
+    return None
+
+
+def _check_type(name: str, value: Any, hint: Any) -> None:
+    if not any(_fits(value, option) for option in _options(hint)):
+        raise ConfigError(f"{name} = {value!r}: expected {type_name(hint)}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if typing.get_origin(hint) is Literal:
+        return any(value == option and type(value) is type(option) for option in typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(v, typing.get_args(hint)[0]) for v in value)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(hint, type):
+        return isinstance(value, hint)
+    return True
+
+
+def _check_range(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return
+    ok = (
+        (limits.get("gt") is None or value > limits["gt"])
+        and (limits.get("ge") is None or value >= limits["ge"])
+        and (limits.get("lt") is None or value < limits["lt"])
+        and (limits.get("le") is None or value <= limits["le"])
+    )
+    if not ok:
+        raise ConfigError(f"{name} = {value}: expected {_range_text(limits)}")
+
+
+def _range_text(limits: Mapping[str, Any]) -> str:
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    return " and ".join(f"{sign} {limits[key]}" for key, sign in signs.items() if limits.get(key) is not None)

@@ -1,0 +1,109 @@
+"""Trees: nested dictionaries whose leaves are tensors. Everything a method exchanges, keeps or trains is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Any]
+"""A nested `dict[str, Tensor | Tree]`. Mypy cannot index a recursive union usefully, hence `Any`."""
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Every (path, tensor), paths joined with '/', in insertion order."""
+    for name, value in tree.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Tensor):
+            yield path, value
+        else:
+            yield from leaves(value, path + "/")
+
+
+def hollows(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Paths of empty sub-trees (a network without buffers has one), which `leaves` cannot show."""
+    for name, value in tree.items():
+        if not isinstance(value, Tensor):
+            if not value:
+                yield f"{prefix}{name}"
+            yield from hollows(value, f"{prefix}{name}/")
+
+
+def from_leaves(flat: Mapping[str, Tensor], empty: Iterable[str] = ()) -> Tree:
+    """The inverse of `leaves` and `hollows`."""
+    tree: Tree = {}
+    entries: dict[str, Any] = {**flat, **{path: {} for path in empty}}
+    for path, value in entries.items():
+        *parents, name = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree
+
+
+def map(function: Callable[..., Tensor], tree: Mapping[str, Any], *others: Mapping[str, Any]) -> Tree:
+    """Apply a function leaf by leaf; further trees must have the same names."""
+    return {
+        name: function(value, *(other[name] for other in others))
+        if isinstance(value, Tensor)
+        else map(function, value, *(other[name] for other in others))
+        for name, value in tree.items()
+    }
+
+
+def add(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tree:
+    return map(torch.add, a, b)
+
+
+def sub(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tree:
+    return map(torch.sub, a, b)
+
+
+def scale(a: Mapping[str, Any], factor: float | Tensor) -> Tree:
+    return map(lambda value: value * factor, a)
+
+
+def zeros_like(a: Mapping[str, Any]) -> Tree:
+    return map(torch.zeros_like, a)
+
+
+def clone(a: Mapping[str, Any]) -> Tree:
+    """A copy without history that shares no memory with the original."""
+    return map(lambda value: value.detach().clone(), a)
+
+
+def detach(a: Mapping[str, Any]) -> Tree:
+    return map(Tensor.detach, a)
+
+
+def to(a: Mapping[str, Any], device: torch.device | str) -> Tree:
+    return map(lambda value: value.to(device), a)
+
+
+def dot(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tensor:
+    """Sum over all leaves of the elementwise product."""
+    pairs = zip(leaves(a), leaves(b), strict=True)
+    return torch.stack([(x * y).sum() for (_, x), (_, y) in pairs]).sum()
+
+
+def sq_distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tensor:
+    """‖a − b‖² over all leaves."""
+    pairs = zip(leaves(a), leaves(b), strict=True)
+    return torch.stack([(x - y).square().sum() for (_, x), (_, y) in pairs]).sum()
+
+
+def where(condition: Tensor, a: Mapping[str, Any], b: Mapping[str, Any]) -> Tree:
+    return map(lambda x, y: torch.where(condition, x, y), a, b)
+
+
+def stack(trees: list[Tree]) -> Tree:
+    """Trees of the same names and shapes along a new first axis."""
+    return map(lambda *values: torch.stack(values), trees[0], *trees[1:])
+
+
+def nbytes(tree: Mapping[str, Any]) -> int:
+    """Bytes of all leaves as they would travel."""
+    return sum(value.numel() * value.element_size() for _, value in leaves(tree))
