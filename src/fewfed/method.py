@@ -127,6 +127,11 @@ class Method:
     needs_classes: ClassVar[bool] = False
     """Whether labels must be classes."""
 
+    @property
+    def label(self) -> str:
+        """The method as a user writes it."""
+        return self.name
+
     def check(self, setup: Setup) -> None:
         """Raise `ConfigError` where the method does not fit the network or the task."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 
 class Combine(Enum):
@@ -55,6 +56,8 @@ class Phase:
     cohort: Cohort = Cohort.ROUND
     keeps_state: bool = False
     """Whether a client remembers something between its participations because of this phase."""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """Training fields that are this phase's own: another optimiser for a generator, say."""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ def evaluate(job: Job, model: Tree, first: int = 0, last: int | None = None) -> 
 
 def _context(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Context:
     federation = job.federation
+    training = job.training_of(phase)
     if member.client != PSEUDO_CLIENT:
         data = federation.examples(member.client)
         counts = federation.counts(member.client)
@@ -59,11 +60,11 @@ def _context(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member)
     return Context(
         net=job.net,
         task=job.task,
-        plan=job.plan,
+        plan=dataclasses.replace(job.plan, batch=training.batch, rule=training.batch_rule),
         phase=phase,
         clock=clock,
         client=member.client,
-        lr=job.training.lr_at(clock.round),
+        lr=training.lr_at(clock.round),
         data=data,
         counts=counts,
         shared=shared,
@@ -79,15 +80,15 @@ def _turn(job: Job, ctx: Context) -> Outcome:
     data = method.data(ctx)
     if phase.epochs and len(data) == 0:
         return Failed(ctx.client, phase.name, "there is nothing to train on: expected at least one row")
-    batches = job.plan.batches(clock.round, phase.name, ctx.client, len(data), phase.epochs)
+    batches = ctx.plan.batches(clock.round, phase.name, ctx.client, len(data), phase.epochs)
     ctx = dataclasses.replace(ctx, steps=len(batches))
-    draws = job.plan.draws(clock.round, phase.name, ctx.client)
+    draws = ctx.plan.draws(clock.round, phase.name, ctx.client)
 
     work = method.begin(ctx)
     for leaf in work.get("params", {}).values():
         leaf.requires_grad_(phase.epochs > 0)
     params = list(work.get("params", {}).values())
-    optimizer = job.training
+    optimizer = job.training_of(phase)
     memory = optimizer.init(params) if batches else None
     sums: dict[str, Tensor] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -33,6 +34,10 @@ class Job:
     @property
     def setup(self) -> Setup:
         return Setup(self.net, self.task, self.plan, len(self.federation), tuple(self.federation.shape))
+
+    def training_of(self, phase: Phase) -> Training:
+        """The run's training with what a phase sets for itself."""
+        return dataclasses.replace(self.training, **phase.training) if phase.training else self.training
 
     def phase(self, name: str, clock: Clock) -> Phase:
         """The phase of that name in a round."""
