@@ -126,6 +126,10 @@ class Method:
     """Why a client takes another number of steps than under FedAvg; empty where it does not."""
     needs_classes: ClassVar[bool] = False
     """Whether labels must be classes."""
+    neutral: ClassVar[Mapping[str, Any] | None] = None
+    """Hyper-parameters with which the method is exactly FedAvg; None where there are none."""
+    corrects_drift: ClassVar[bool] = False
+    """Whether it reaches the common optimum of unequal quadratics with several local steps, where FedAvg does not."""
 
     @property
     def label(self) -> str:

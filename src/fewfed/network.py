@@ -130,8 +130,8 @@ class Network:
 def _without_counters(module: nn.Module) -> nn.Module:
     """A copy whose BatchNorm layers count no batches.
 
-    The count is used by nothing when the momentum is fixed, cannot be averaged, costs an operation a layer and step, and
-    is an in-place change that function transforms refuse.
+    The count is used by nothing when the momentum is fixed, cannot be averaged, costs an operation a layer and step,
+    and is an in-place change that function transforms refuse.
     """
     module = copy.deepcopy(module)
     for part in module.modules():

@@ -177,7 +177,7 @@ def test_the_minimum_an_error_names_works() -> None:
     labels = np.repeat(np.arange(10), 100)
     with pytest.raises(ConfigError, match=r"use min_size = \d+") as caught:
         make_split("dir:0.5", labels, 10, 40, 0, min_size=20, options=QUICK)
-    found = int(str(caught.value).split("min_size = ")[1].split(",")[0])
+    found = int(str(caught.value).split("min_size = ")[1].split(" ")[0])
     assert make_split("dir:0.5", labels, 10, 40, 0, min_size=found, options=QUICK).sizes.min() == found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -24,13 +24,13 @@ class DirichletOptions:
     """How `dir` and `dirm` are drawn; None leaves the choice to the rule.
 
     Slices cut the rows into parts whose clients are drawn apart: by class (each slice has its share of every class) or
-    by order (contiguous rows). Only `dir` is sliced. The bounds on retries hold for each slice.
+    by order (contiguous rows). Only `dir` is sliced. Attempts are counted for each slice, seconds for all.
     """
 
     min_size: int | None = None
     slices: int | None = None
     slice_by: Literal["class", "order"] = "class"
-    max_attempts: int = 20_000
+    max_attempts: int = 5_000
     max_seconds: float = 20.0
 
     def __post_init__(self) -> None:
@@ -61,21 +61,23 @@ def released_options(data_name: str, clients: int, mu: float) -> DirichletOption
 
 def balanced_dirichlet(pool: Pool, clients: int, draws: Draws, mu: float, options: DirichletOptions) -> Assigned:
     """For each class, proportions ~ Dir(mu) over the clients that do not yet hold their equal share (flea 3.4)."""
-    min_size, settle_after = options.min_size, None
-    if min_size is None:
-        min_size, settle_after = _default_min_size(pool, clients, mu, draws)
+    goal = _goal(options, pool.classes)
+    if options.min_size is None and not draws.replays:
+        # A fifth of the mean size is what 10 of 50 is in the released settings.
+        usual = min(3 if mu <= 0.1 else 10, max(1, len(pool) // clients // 5))
+        goal = replace(goal, min_size=usual, settle_after=SETTLE_AFTER)
     slices = options.slices or (1 if draws.replays else math.ceil(clients / CLIENTS_PER_SLICE))
     groups = [len(part) for part in np.array_split(np.arange(clients), min(slices, clients))]
     drawn: list[np.ndarray] = []
     attempts = 0
     for part, group in zip(_cut(pool, groups, options.slice_by), groups, strict=True):
-        slice_drawn, tried = _one_slice(part.by_class(), group, draws, mu, min_size, settle_after, options)
+        slice_drawn, tried = _one_slice(part.by_class(), group, draws, mu, goal)
         drawn += slice_drawn
         attempts += tried
     smallest = min(len(client) for client in drawn)
     note = ""
-    if smallest < min_size:
-        note = f"smallest client {smallest}: no draw gave every client {min_size} rows in {SETTLE_AFTER} attempts"
+    if smallest < goal.min_size:
+        note = f"smallest client {smallest}: no draw gave every client {goal.min_size} rows in {SETTLE_AFTER} attempts"
     return Assigned(drawn, attempts, note)
 
 
@@ -89,16 +91,23 @@ def multinomial_dirichlet(
     def attempt() -> np.ndarray:
         return np.stack([generator.multinomial(len(part), generator.dirichlet(concentration)) for part in members])
 
-    counts, attempts = _retry(attempt, 1 if options.min_size is None else options.min_size, None, options)
+    counts, attempts = _retry(attempt, _goal(options, 1))
     return Assigned(_hand_out(members, counts), attempts)
 
 
-def _default_min_size(pool: Pool, clients: int, mu: float, draws: Draws) -> tuple[int, int | None]:
-    """The minimum size of the rule itself, and after how many attempts to settle for less (None: never)."""
-    if draws.replays:
-        return pool.classes, None
-    # A fifth of the mean size is what 10 of 50 is in the released settings.
-    return min(3 if mu <= 0.1 else 10, max(1, len(pool) // clients // 5)), SETTLE_AFTER
+@dataclass(frozen=True)
+class _Goal:
+    """When to stop drawing: `settle_after` attempts any split without an empty client will do (None: never)."""
+
+    min_size: int
+    settle_after: int | None
+    max_attempts: int
+    deadline: float
+
+
+def _goal(options: DirichletOptions, default_min_size: int) -> _Goal:
+    min_size = default_min_size if options.min_size is None else options.min_size
+    return _Goal(min_size, None, options.max_attempts, time.monotonic() + options.max_seconds)
 
 
 def _cut(pool: Pool, groups: list[int], slice_by: Literal["class", "order"]) -> list[Pool]:
@@ -115,13 +124,7 @@ def _cut(pool: Pool, groups: list[int], slice_by: Literal["class", "order"]) -> 
 
 
 def _one_slice(
-    members: list[np.ndarray],
-    clients: int,
-    draws: Draws,
-    mu: float,
-    min_size: int,
-    settle_after: int | None,
-    options: DirichletOptions,
+    members: list[np.ndarray], clients: int, draws: Draws, mu: float, goal: _Goal
 ) -> tuple[list[np.ndarray], int]:
     concentration = np.full(clients, mu)
     share = sum(len(part) for part in members) / clients
@@ -147,7 +150,7 @@ def _one_slice(
             sizes += counts[label]
         return counts
 
-    counts, attempts = _retry(attempt, min_size, settle_after, options)
+    counts, attempts = _retry(attempt, goal)
     if not draws.replays:
         for part in shuffled:
             draws.shuffle(part)
@@ -164,27 +167,22 @@ def _hand_out(members: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]
     return np.split(joined, np.cumsum(counts.sum(0))[:-1])
 
 
-def _retry(
-    attempt: Callable[[], np.ndarray | None], min_size: int, settle_after: int | None, options: DirichletOptions
-) -> tuple[np.ndarray, int]:
-    """Repeat until every client has `min_size` rows; after the last attempt allowed, say what would have worked."""
+def _retry(attempt: Callable[[], np.ndarray | None], goal: _Goal) -> tuple[np.ndarray, int]:
+    """Draw counts until the goal is met; after the last attempt allowed, say how near it came."""
     best: np.ndarray | None = None
     best_smallest = -1
-    deadline = time.monotonic() + options.max_seconds
     tried = 0
-    while tried < options.max_attempts and (tried == 0 or time.monotonic() < deadline):
+    while tried < goal.max_attempts and (tried == 0 or time.monotonic() < goal.deadline):
         tried += 1
         counts = attempt()
         smallest = -1 if counts is None else int(counts.sum(0).min())
         if smallest > best_smallest:
             best, best_smallest = counts, smallest
-        settles = settle_after is not None and tried >= settle_after and best_smallest >= 1
-        if best is not None and (best_smallest >= min_size or settles):
+        settles = goal.settle_after is not None and tried >= goal.settle_after and best_smallest >= 1
+        if best is not None and (best_smallest >= goal.min_size or settles):
             return best, tried
-    advice = "use fewer clients or a larger MU"
-    if best_smallest >= 1:
-        advice = f"use min_size = {best_smallest}, fewer clients or a larger MU"
+    lower = f"min_size = {best_smallest} or less, " if best_smallest >= 1 else ""
     raise ConfigError(
-        f"no client partition with at least {min_size} rows each was found in {tried} attempts; the best attempt had a "
-        f"smallest client of {max(best_smallest, 0)}: {advice}"
+        f"no client partition with at least {goal.min_size} rows each was found in {tried} attempts; the best attempt "
+        f"had a smallest client of {max(best_smallest, 0)}: use {lower}fewer clients or a larger MU"
     )

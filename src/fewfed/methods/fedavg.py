@@ -1,6 +1,9 @@
 """FedAvg."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from fewfed.method import Method
 
@@ -12,3 +15,4 @@ class FedAvg(Method):
     name = "fedavg"
     family = "average"
     paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
+    neutral: ClassVar[Mapping[str, Any] | None] = MappingProxyType({})

@@ -24,6 +24,7 @@ class FedData(FedAvg):
     family = "data sharing"
     paper = "Zhao et al., Federated Learning with Non-IID Data, 2018; as in Xia et al., FLea, KDD 2024"
     steps_differ = "an epoch runs over the client's rows and the whole shared pool"
+    neutral = None
 
     share: float = setting(0.1, "fraction of each client's rows that is uploaded", gt=0, le=1)
 

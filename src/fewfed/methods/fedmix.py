@@ -33,6 +33,7 @@ class FedMix(FedAvg):
     paper = "Yoon et al., FedMix: Approximation of Mixup under Mean Augmented Federated Learning, ICLR 2021"
     needs_classes = True
     presets = MappingProxyType({"flea": Preset({"form": "mixup"}), "taylor": Preset({"form": "taylor"})})
+    neutral = MappingProxyType({"group": 10**9})
 
     form: Literal["mixup", "taylor"] = setting("mixup", "mix-up with averages, or the paper's Taylor expansion")
     group: int = setting(10, "rows in one uploaded average", ge=1)

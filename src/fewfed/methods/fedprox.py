@@ -25,6 +25,7 @@ class FedProx(FedAvg):
     family = "local objective"
     paper = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
     presets = MappingProxyType({"released": Preset({"form": "norm-sum", "mu": 0.001}, note="FLea's CIFAR scripts")})
+    neutral = MappingProxyType({"mu": 0.0})
 
     mu: float = setting(0.01, "weight of the proximal term; FLea's authors tried 0.1, 0.01, 0.001", ge=0)
     form: Literal["squared", "norm-sum"] = setting("squared", "squared distance, or the released sum of norms")

@@ -1,10 +1,9 @@
 """FLea."""
 
-import math
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from fewfed.errors import ConfigError
@@ -33,6 +32,7 @@ class FLea(FedAvg):
     paper = "Xia et al., FLea: Addressing Data Scarcity and Label Skew in Federated Learning, KDD 2024"
     observed = frozenset({"correlation"})
     needs_classes = True
+    neutral = MappingProxyType({"share": 0.0, "distil": 0.0, "decorrelate": 0.0})
 
     cut: str = setting("", "stage after which features are shared; empty = the network's own choice")
     share: float = setting(0.1, "fraction of a client's rows whose features are shared", ge=0, le=1)
@@ -76,8 +76,7 @@ class FLea(FedAvg):
         student = ctx.net.apply(work, features, start=cut)
         terms = {"task": soft_cross_entropy(student, target), "decorrelate": self.decorrelate * relation}
         if self.distil:
-            with torch.no_grad():
-                teacher = ctx.net.apply(ctx.shared["model"], seen, start=start, train=False)
+            teacher = ctx.net.apply(ctx.shared["model"], seen, start=start, train=False)
             logits = (teacher, student) if self.kl == "global-local" else (student, teacher)
             terms["distil"] = self.distil * kl_divergence(*logits)
         return {**terms, "correlation": relation.detach()}
@@ -95,5 +94,5 @@ class FLea(FedAvg):
         return Report({"features": features, "labels": ctx.data.y[rows]}, {}, float(ctx.size))
 
     def shared_rows(self, ctx: Context) -> Tensor:
-        count = max(1, math.floor(self.share * ctx.size)) if self.share else 0
+        count = max(1, int(self.share * ctx.size)) if self.share else 0
         return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=False)

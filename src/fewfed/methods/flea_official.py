@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from fewfed.losses import kl_divergence, one_hot, released_distance_correlation, soft_cross_entropy
@@ -42,6 +41,7 @@ class FLeaOfficial(FLea):
         }
     )
     steps_differ = "the first round trains three times the epochs, and a client's last batch may be drawn twice"
+    neutral = None  # type: ignore[assignment]
 
     pairing: Literal["cycle", "truncate"] = setting(
         "truncate", "a buffer row for every local row, or the shorter of both"
@@ -77,6 +77,5 @@ class FLeaOfficial(FLea):
         return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=True)
 
     def _divergence(self, student: Tensor, seen: Tensor, ctx: Context, start: int) -> Tensor:
-        with torch.no_grad():
-            teacher = ctx.net.apply(ctx.shared["model"], seen, start=start, train=False)
+        teacher = ctx.net.apply(ctx.shared["model"], seen, start=start, train=False)
         return kl_divergence(teacher, student)

@@ -17,6 +17,7 @@ class Local(FedAvg):
     family = "reference"
     paper = "none: the lower reference"
     personal_model = True
+    neutral = None
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         return (Phase("train", clock.epochs, NOTHING, keeps_state=True),)

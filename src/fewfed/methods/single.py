@@ -14,6 +14,7 @@ class Single(FedAvg):
     family = "reference"
     paper = "none: the upper reference (SEM's SingleSet)"
     steps_differ = "a round is E epochs over every client's rows, not over one client's"
+    neutral = None
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         return (Phase("train", clock.epochs, cohort=Cohort.UNION),)
