@@ -19,7 +19,7 @@ def save(path: Path, arrays: Mapping[str, Any], facts: Mapping[str, Any] | None 
     """Write a tree, and JSON-able facts beside it, atomically: a crash or a full disk leaves the old file as it was."""
     from safetensors.torch import save as to_bytes
 
-    flat = {name: leaf.detach().cpu().contiguous() for name, leaf in tree.leaves(arrays)}
+    flat = {name: leaf.detach().cpu().contiguous().clone() for name, leaf in tree.leaves(arrays)}
     write(
         path,
         to_bytes(

@@ -40,6 +40,7 @@ class Network:
             for stage, module in self._modules.items()
         }
         self.cut = cut if cut is not None else self.stages[0]
+        self._training_tap: Tap | None = None
         self.position(self.cut)
 
     @classmethod
@@ -118,9 +119,17 @@ class Network:
             for key in buffer_names:
                 weights[key] = buffers[f"{stage}.{key}"]
             x = functional_call(module, weights, (x,)) if weights else module(x)
-            if tap is not None:
-                x = (tap(stage, x[0]), *x[1:]) if isinstance(x, tuple) else tap(stage, x)
+            for each in (self._training_tap if train else None, tap):
+                if each is not None:
+                    x = (each(stage, x[0]), *x[1:]) if isinstance(x, tuple) else each(stage, x)
         return x
+
+    def tapped(self, tap: Tap) -> Network:
+        """The same network with a tap on every train-mode pass: how a wrapper augments the features of any method."""
+        before = self._training_tap
+        twin = copy.copy(self)
+        twin._training_tap = tap if before is None else lambda stage, x: tap(stage, before(stage, x))
+        return twin
 
     def parameter_count(self, stages: Iterable[str] | None = None) -> int:
         chosen = self.stages if stages is None else stages

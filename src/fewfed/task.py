@@ -25,7 +25,7 @@ class Score:
     @property
     def accuracy(self) -> float:
         """Fraction of all rows that were right."""
-        return float(self.correct.sum() / self.total.sum())
+        return int(self.correct.sum()) / int(self.total.sum())
 
     @property
     def per_class(self) -> list[float]:

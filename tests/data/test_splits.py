@@ -287,3 +287,11 @@ def test_manifest_is_json_and_describes_the_split() -> None:
     assert manifest["sparsity"] == pytest.approx(0.8)
     assert manifest["mean_classes"] == 2
     assert manifest["digest"] == split.digest
+
+
+@pytest.mark.parametrize("rule", ["iid", "qua:1", "dir:5", "dirm:5", "exact:200:1", "size:5"])
+def test_rows_of_a_class_are_mixed_before_they_are_cut(rule: str) -> None:
+    """A file sorted by subject must not make clients of neighbouring rows."""
+    split = make_split(rule, np.zeros(1000, dtype=int), 1, 4, 0)
+    for client in range(4):
+        assert len(set(split.rows(client) // 100)) == 10

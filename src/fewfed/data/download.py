@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -188,7 +189,7 @@ def unpack(archive: Path, folder: Path) -> None:
         raise DataError(
             f"{archive.name} was refused ({error}): expected an archive that stays in its folder"
         ) from error
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error) as error:
         archive.unlink()
         raise DataError(
             f"{archive.name} is damaged ({error}): expected a whole archive; it was deleted, run this again"

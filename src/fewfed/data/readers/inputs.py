@@ -20,9 +20,9 @@ def as_inputs(name: str, array: np.ndarray) -> Tensor:
     if array.ndim == 1:
         array = array[:, None]
     if array.dtype == np.uint8 and array.ndim > 2:
-        return torch.from_numpy(np.ascontiguousarray(_channels_first(array))).float().div_(255)
+        return torch.from_numpy(_channels_first(array).astype(np.float32, order="C")).div_(255)
     with np.errstate(over="ignore"):
-        return torch.from_numpy(np.ascontiguousarray(array.astype(np.float32)))
+        return torch.from_numpy(array.astype(np.float32, order="C"))
 
 
 def check_finite(name: str, x: Tensor) -> None:

@@ -28,7 +28,8 @@ def _table(path: Path) -> ArrowTable:
     parquet = need("pyarrow.parquet", "tables", "reading .parquet files")
     arrow = need("pyarrow", "tables", "reading .parquet files")
     try:
-        return ArrowTable(parquet.ParquetFile(path).read(), str(path))
+        with parquet.ParquetFile(path) as file:
+            return ArrowTable(file.read(), str(path))
     except (OSError, arrow.ArrowException) as error:
         raise DataError(
             f"{path} cannot be read ({type(error).__name__}): expected an undamaged .parquet file; write it again"

@@ -1,0 +1,170 @@
+"""Many runs at once: each cell of a comparison in a process of its own, as many as there are cores.
+
+Finished cells are kept and skipped, unfinished ones continued; a cell that fails costs no other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fewfed.data.examples import Dataset
+from fewfed.data.sources import load
+from fewfed.engine.loop import RoundView
+from fewfed.errors import FewfedError
+from fewfed.experiment import Resolved
+from fewfed.folder import RunFolder
+from fewfed.results import Result
+from fewfed.run import execute, prepare
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison."""
+
+    name: str
+    resolved: Resolved
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Update:
+    """A round of a cell was finished, or the cell came to its end."""
+
+    cell: Cell
+    round: int = 0
+    accuracy: float | None = None
+    loss: float | None = None
+    result: Result | None = None
+    error: str = ""
+
+
+@dataclass
+class _Child:
+    cell: Cell
+    pid: int
+    pipe: int
+    rest: bytes = b""
+    done: bool = False
+
+
+@dataclass
+class _Data:
+    """Data sets that children find in memory already; the last few are kept."""
+
+    kept: dict[str, Dataset] = field(default_factory=dict)
+
+    def of(self, resolved: Resolved) -> Dataset:
+        key = f"{resolved.experiment.data} {resolved.options} {resolved.experiment.seed}"
+        if key not in self.kept:
+            while len(self.kept) >= 3:
+                self.kept.pop(next(iter(self.kept)))
+            self.kept[key] = load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)
+        return self.kept[key]
+
+
+def run_cells(cells: Sequence[Cell], processes: int, report: Callable[[Update], None]) -> list[Update]:
+    """Run all cells; the updates that end them, in their order."""
+    endings: dict[str, Update] = {}
+    waiting: list[Cell] = []
+    for cell in cells:
+        finished = _finished(cell)
+        if finished is not None:
+            endings[cell.name] = Update(cell, cell.resolved.experiment.rounds, result=finished)
+            report(endings[cell.name])
+        else:
+            waiting.append(cell)
+    for update in _work(waiting, max(1, min(processes, len(waiting)))):
+        if update.result is not None or update.error:
+            endings[update.cell.name] = update
+        report(update)
+    return [endings[cell.name] for cell in cells]
+
+
+def _finished(cell: Cell) -> Result | None:
+    recorded = RunFolder(cell.folder).result()
+    return None if recorded is None else Result.from_json(recorded)
+
+
+def _work(waiting: list[Cell], processes: int) -> Iterator[Update]:
+    data = _Data()
+    queue = list(waiting)
+    children: list[_Child] = []
+    while queue or children:
+        while queue and len(children) < processes:
+            cell = queue.pop(0)
+            try:
+                children.append(_start(cell, data.of(cell.resolved), alone=processes == 1))
+            except FewfedError as error:
+                yield Update(cell, error=str(error))
+        poll = select.poll()
+        for child in children:
+            poll.register(child.pipe, select.POLLIN | select.POLLHUP)
+        ready = {descriptor for descriptor, _ in poll.poll()} if children else set()
+        for child in [child for child in children if child.pipe in ready]:
+            yield from _updates(child)
+            if child.done:
+                children.remove(child)
+
+
+def _updates(child: _Child) -> Iterator[Update]:
+    chunk = os.read(child.pipe, 1 << 16)
+    child.rest += chunk
+    *lines, child.rest = child.rest.split(b"\n")
+    for line in lines:
+        message = json.loads(line)
+        child.done = child.done or "result" in message or "error" in message
+        if "result" in message:
+            message["result"] = Result.from_json(message["result"])
+        yield Update(child.cell, **message)
+    if not chunk:
+        _, status = os.waitpid(child.pid, 0)
+        os.close(child.pipe)
+        if not child.done:
+            yield Update(child.cell, error=f"its process died (status {status}): run the command again to continue it")
+        child.done = True
+    elif child.done:
+        os.waitpid(child.pid, 0)
+        os.close(child.pipe)
+
+
+def _start(cell: Cell, dataset: Dataset, alone: bool) -> _Child:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(reading)
+            torch.set_num_threads(1)
+            _run(cell, dataset, alone, writing)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    return _Child(cell, pid, reading)
+
+
+def _run(cell: Cell, dataset: Dataset, alone: bool, pipe: int) -> None:
+    def tell(message: dict[str, Any]) -> None:
+        os.write(pipe, json.dumps(message).encode() + b"\n")
+
+    class Tell:
+        def after_round(self, view: RoundView) -> None:
+            wanted = ("round", "accuracy", "loss")
+            tell({name: value for name, value in view.metrics.items() if name in wanted})
+
+    try:
+        result = execute(prepare(cell.resolved, data=dataset), cell.folder, [Tell()], alone=alone)
+        tell({"round": result.rounds, "result": result.as_json()})
+    except FewfedError as error:
+        tell({"error": str(error)})
+    except Exception as error:
+        tell({"error": f"{type(error).__name__}: {error}"})
+        raise

@@ -1,0 +1,40 @@
+"""The commands and their names."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fewfed.cli.compare import compare
+from fewfed.cli.data import data_app
+from fewfed.cli.methods import show_methods
+from fewfed.cli.run import resume, run
+from fewfed.cli.split import show_split
+from fewfed.version import __version__
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Federated learning for sites that each hold few and skewed samples.",
+)
+app.command()(run)
+app.command()(compare)
+app.command()(resume)
+app.command("methods")(show_methods)
+app.command("split")(show_split)
+app.add_typer(data_app, name="data")
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="The version.")] = False,
+) -> None:
+    pass

@@ -1,0 +1,79 @@
+"""`fewfed methods`: all of them in a table, or one in full."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from fewfed.cli.show import out
+from fewfed.errors import ConfigError, did_you_mean
+from fewfed.methods.registry import registered
+from fewfed.report.catalogue import catalogue, entry
+
+
+def show_methods(
+    name: Annotated[str | None, typer.Argument(help="One method, in full.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON list (or one object).")] = False,
+) -> None:
+    """What methods there are, what leaves each client and how it is combined."""
+    if name is None:
+        entries = catalogue()
+        if as_json:
+            print(json.dumps(entries))
+        else:
+            out.print(_table(entries))
+        return
+    known = registered()
+    if name not in known:
+        raise ConfigError(did_you_mean("method", name, known))
+    if as_json:
+        print(json.dumps(entry(known[name])))
+    else:
+        _one(entry(known[name]), known[name].__doc__ or "")
+
+
+def _table(entries: list[dict[str, Any]]) -> Table:
+    table = Table(caption="mean, sum: may go through secure aggregation; concat, keep: seen raw by the server")
+    for column in ("method", "family", "leaves the client", "client state", "parameters"):
+        table.add_column(column, overflow="fold")
+    for item in entries:
+        label = f"{item['name']}(METHOD)" if item["wraps"] else item["name"]
+        state = "kept" if any(phase["state"] for phase in item["phases"]) else "none"
+        parameters = ", ".join(f"{p['name']}={p['default']}" for p in item["parameters"])
+        table.add_row(*(escape(text) for text in (label, item["family"], _uploads(item), state, parameters)))
+    return table
+
+
+def _uploads(item: dict[str, Any]) -> str:
+    lines = []
+    for phase in item["phases"]:
+        if phase["cohort"] == "union":
+            lines.append(f"{phase['name']}: all raw data, in one place")
+        elif phase["cohort"] == "server":
+            lines.append(f"{phase['name']}: nothing (runs on the server)")
+        else:
+            sent = ", ".join(f"{name} ({how})" for name, how in phase["uploads"].items()) or "nothing"
+            lines.append(f"{phase['name']}: {sent}" + ("" if phase["when"] == "every round" else f", {phase['when']}"))
+    return "\n".join(lines)
+
+
+def _one(item: dict[str, Any], text: str) -> None:
+    out.print(f"[bold]{item['name']}[/]  ({escape(item['family'])})")
+    out.print(escape(item["paper"]))
+    out.print()
+    out.print(escape("\n".join(line.strip() for line in text.strip().splitlines())))
+    out.print()
+    out.print(f"presets: {', '.join(item['presets'])}")
+    out.print(escape("leaves the client:\n  " + _uploads(item).replace("\n", "\n  ")))
+    kept = any(phase["state"] for phase in item["phases"])
+    out.print(f"client state: {'kept between participations' if kept else 'none'}")
+    table = Table(title="parameters")
+    for column in ("name", "type", "default", "range", "meaning"):
+        table.add_column(column, overflow="fold")
+    for p in item["parameters"]:
+        table.add_row(*(escape(str(p[key])) for key in ("name", "type", "default", "range", "help")))
+    out.print(table if item["parameters"] else "no parameters")

@@ -1,0 +1,82 @@
+"""What a person sees while runs go on, and nothing when nobody looks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fewfed.cells import Update
+from fewfed.engine.loop import RoundView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+class RoundProgress:
+    """The observer that draws a run's progress: round, accuracy, loss, rate, time left."""
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar = bar
+        self._task = task
+        self._began = time.monotonic()
+        self._first: int | None = None
+
+    def after_round(self, view: RoundView) -> None:
+        done = view.clock.round + 1
+        self._first = view.clock.round if self._first is None else self._first
+        rate = (done - self._first) / max(time.monotonic() - self._began, 1e-9)
+        accuracy, loss = view.metrics.get("accuracy"), view.metrics.get("loss")
+        shown = f"accuracy {100 * accuracy:5.2f} %  loss {loss:.3f}" if accuracy is not None else ""
+        self._bar.update(self._task, completed=done, info=f"{shown}  {rate:.1f} rounds/s")
+        self._bar.refresh()
+        for event in view.metrics.get("events", []):
+            err.print(f"note: {event}")
+        for failure in view.metrics.get("failed", []):
+            err.print(
+                f"left out: round {done}, phase '{failure['phase']}', client {failure['client']}: {failure['reason']}"
+            )
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """Bars on a terminal, silence elsewhere. No refresh thread: workers are forked from this process."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[info]}"),
+        console=err,
+        auto_refresh=False,
+        disable=not err.is_terminal,
+    )
+    with bar:
+        yield bar
+
+
+def cell_reporter(bar: Progress, cells: int, rounds: int) -> Callable[[Update], None]:
+    """One bar for a comparison: finished rounds of all its cells."""
+    task = bar.add_task(f"{cells} runs", total=cells * rounds, info="")
+    done: dict[str, int] = {}
+    last = 0.0
+
+    def report(update: Update) -> None:
+        nonlocal last
+        done[update.cell.name] = rounds if update.result or update.error else update.round
+        accuracy = f"{100 * update.accuracy:5.2f} %" if update.accuracy is not None else ""
+        bar.update(task, completed=sum(done.values()), info=f"{update.cell.name} {accuracy}")
+        if time.monotonic() - last > 0.2 or update.result:
+            bar.refresh()
+            last = time.monotonic()
+        if update.error:
+            err.print(f"failed: {update.cell.name}: {update.error}")
+
+    return report

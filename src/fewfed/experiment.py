@@ -1,0 +1,138 @@
+"""An experiment: what is run, on which data, how. Frozen, validated, and written into every run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fewfed.data.readers.options import DataOptions
+from fewfed.errors import ConfigError, did_you_mean
+from fewfed.method import Method
+from fewfed.methods.registry import Chosen, choose
+from fewfed.settings import check, make, setting
+from fewfed.training import Training
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything around the method and its local training."""
+
+    data: str = setting("digits", "data set by name, or a path to your own")
+    split: str = setting(
+        "qua:2", "how rows become clients: iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject ..."
+    )
+    clients: int = setting(50, "number of clients; 0 = as many as a natural split has", ge=0)
+    cohort: float = setting(0.1, "clients a round: below 1 a fraction, from 1 on a count", gt=0)
+    rounds: int = setting(100, "rounds", ge=1)
+    network: str = setting("auto", "network by name; auto = the papers' choice for the data")
+    seed: int = setting(0, "drives weights, split, cohorts, batches and draws", ge=0)
+    volume: float = setting(1.0, "part of the training rows that is given out", gt=0, le=1)
+    min_size: int = setting(-1, "smallest client a random split may have; -1 = the rule's own", ge=-1)
+    legacy_seed: int = setting(-1, "seed of the released FLea partitions; -1 = not those", ge=-1)
+    noise: float = setting(0.0, "standard deviation of Gaussian noise on training inputs", ge=0)
+    noise_kind: Literal["graded", "uniform"] = setting("graded", "noise rising over clients, or the same on all")
+    executor: Literal["auto", "sequential", "workers"] = setting("auto", "how clients are run")
+    processes: int = setting(0, "processes of the workers executor; 0 = one a core", ge=0)
+    evaluate_every: int = setting(1, "rounds between evaluations; the last round always is", ge=1)
+    evaluate_clients: int = setting(20, "clients whose own models are scored where each has one; 0 = all", ge=0)
+    checkpoint_seconds: float = setting(15.0, "least time between two checkpoints", ge=0)
+
+    def cohort_size(self, clients: int) -> int:
+        """Clients a round: a fraction is rounded half up, at least one."""
+        size = max(1, math.floor(self.cohort * clients + 0.5)) if self.cohort < 1 else int(self.cohort)
+        if self.cohort >= 1 and size != self.cohort:
+            raise ConfigError(f"cohort = {self.cohort}: expected a fraction below 1 or a whole number of clients")
+        if size > clients:
+            raise ConfigError(f"cohort = {size} is larger than clients = {clients}: expected at most as many")
+        return size
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A complete configuration: what a run folder records and a resumed run reads back."""
+
+    spec: str
+    """The method as it was named, with its preset."""
+    values: Mapping[str, Any]
+    """The method's fields that were set."""
+    experiment: Experiment
+    training: Training
+    options: DataOptions = field(default_factory=DataOptions)
+
+    @property
+    def chosen(self) -> Chosen:
+        return choose(self.spec, self.values)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "method": self.spec,
+            "method_fields": dict(self.values),
+            "experiment": dataclasses.asdict(self.experiment),
+            "training": dataclasses.asdict(self.training),
+            "data_options": dataclasses.asdict(self.options),
+        }
+
+    @classmethod
+    def from_json(cls, recorded: Mapping[str, Any]) -> Resolved:
+        return cls(
+            recorded["method"],
+            recorded["method_fields"],
+            make(Experiment, recorded["experiment"], "the experiment"),
+            make(Training, recorded["training"], "training"),
+            make(DataOptions, recorded["data_options"], "data_options"),
+        )
+
+
+def resolve(spec: str, values: Mapping[str, Any]) -> Resolved:
+    """Sort flat values into method, experiment, training and data options: defaults < the preset's < these.
+
+    `training.momentum` and the like name a field of one part where two have it; a plain name goes to the method first.
+    """
+    base = choose(spec)
+    parts: dict[str, dict[str, Any]] = {"method": {}, "experiment": {}, "training": {}, "data_options": {}}
+    fields = {
+        "method": _names(type(base.method)),
+        "experiment": _names(Experiment),
+        "training": _names(Training),
+        "data_options": _names(DataOptions),
+    }
+    for name, value in values.items():
+        part, _, rest = name.partition(".")
+        if part in parts and rest:
+            parts[part][rest] = value
+        elif "." in name:
+            parts["method"][name] = value
+        else:
+            parts[_owner(name, fields, base.method)][name] = value
+    experiment = make(Experiment, parts["experiment"], "the experiment")
+    training = make(Training, {**base.training, **parts["training"]}, "training")
+    options = make(DataOptions, parts["data_options"], "data_options")
+    choose(spec, parts["method"])
+    return Resolved(spec, parts["method"], experiment, training, options)
+
+
+def validated(experiment: Experiment, training: Training) -> None:
+    """Check settings that were built by hand in Python."""
+    check(experiment)
+    check(training)
+
+
+def accepts(spec: str, name: str) -> bool:
+    """Whether a plain field name belongs to a method or to what is common to all methods."""
+    common = _names(Experiment) | _names(Training) | _names(DataOptions)
+    return "." in name or name in common or name in _names(type(choose(spec).method))
+
+
+def _names(cls: type[Any]) -> set[str]:
+    return {entry.name for entry in dataclasses.fields(cls) if entry.init}
+
+
+def _owner(name: str, fields: Mapping[str, set[str]], method: Method) -> str:
+    for part, names in fields.items():
+        if name in names:
+            return part
+    known = set().union(*fields.values())
+    raise ConfigError(did_you_mean(f"field for method '{method.label}'", name, known))

@@ -1,0 +1,114 @@
+"""FedProto."""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from fewfed import tree
+from fewfed.errors import ConfigError
+from fewfed.losses_features import class_sums, flat_features
+from fewfed.method import Batch, Combined, Context, Report, Setup
+from fewfed.methods.fedavg import FedAvg
+from fewfed.networks.projector import feature_width
+from fewfed.phase import MODEL, Clock, Combine, Phase
+from fewfed.settings import setting
+from fewfed.tree import Tree
+
+PROTOTYPES = MappingProxyType({"means": Combine.SUM, "present": Combine.SUM})
+
+
+@dataclass(frozen=True)
+class FedProto(FedAvg):
+    """Tan et al., AAAI 2022, combined with FedAvg: features are drawn to the global prototype of their class.
+
+    Loss: CE + weight·mean((z − prototype of y)²) (Eq. 7) over rows whose class has a prototype. Clients send the class
+    means of their penultimate features, computed after training in eval mode (the authors: running means of the last
+    epoch); the server averages them unweighted over the clients that have the class (as released), from two sums, and
+    keeps a prototype until the class is seen again. The authors exchange prototypes only, for models that differ
+    between clients: preset `personal`. Averaging the models as well is a combination made here, to have one model.
+    """
+
+    name = "fedproto"
+    family = "prototypes"
+    paper = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022"
+    needs_classes = True
+    neutral = MappingProxyType({"weight": 0.0})
+
+    weight: float = setting(1.0, "weight of the distance to prototypes; authors 1, CIFAR-10 0.1", ge=0)
+
+    def check(self, setup: Setup) -> None:
+        if not setup.task.classes:
+            raise ConfigError("method 'fedproto' has one prototype a class: expected a classification task")
+
+    def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        return (Phase("train", clock.epochs, {**MODEL, **PROTOTYPES}),)
+
+    def server_init(self, setup: Setup) -> Tree:
+        classes, width = setup.task.classes, feature_width(setup.net, setup.shape)
+        return {
+            "model": setup.net.model(),
+            "prototypes": torch.zeros(classes, width),
+            "known": torch.zeros(classes),
+        }
+
+    def broadcast(self, server: Tree, phase: Phase) -> Tree:
+        return {name: server[name] for name in ("model", "prototypes", "known")}
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        features = ctx.net.apply(work, batch.x, stop=ctx.net.penultimate)
+        output = ctx.net.apply(work, features, start=ctx.net.penultimate)
+        distance = (flat_features(features) - ctx.shared["prototypes"][batch.y]).square().mean(1)
+        pull = (ctx.shared["known"][batch.y] * distance).mean()
+        return {"task": ctx.task.loss(output, batch.y), "prototype": self.weight * pull}
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        report = super().end(work, ctx)
+        return report._replace(upload={**report.upload, **self._class_means(work, ctx)})
+
+    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
+        values = dict(combined.values)
+        means, present = values.pop("means"), values.pop("present")
+        fresh = means / present.clamp(min=1).unsqueeze(1)
+        seen = present > 0
+        return {
+            **server,
+            **values,
+            "prototypes": torch.where(seen.unsqueeze(1), fresh, server["prototypes"]),
+            "known": torch.maximum(server["known"], seen.to(server["known"].dtype)),
+        }
+
+    def _class_means(self, work: Tree, ctx: Context) -> Tree:
+        features = flat_features(ctx.net.apply(work, ctx.data.x, stop=ctx.net.penultimate, train=False))
+        sums, counts = class_sums(features, ctx.data.y, ctx.task.classes)
+        return {"means": sums / counts.clamp(min=1).unsqueeze(1), "present": (counts > 0).to(sums.dtype)}
+
+
+@dataclass(frozen=True)
+class PersonalFedProto(FedProto):
+    """FedProto as published: only prototypes are exchanged and every client keeps a model of its own."""
+
+    name = "fedproto"
+    variant = "personal"
+    personal_model = True
+    neutral = None  # type: ignore[assignment]
+
+    def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        return (Phase("train", clock.epochs, PROTOTYPES, keeps_state=True),)
+
+    def client_init(self, setup: Setup) -> Tree:
+        return {"model": setup.net.model()}
+
+    def broadcast(self, server: Tree, phase: Phase) -> Tree:
+        return {name: server[name] for name in ("prototypes", "known")}
+
+    def begin(self, ctx: Context) -> Tree:
+        return tree.clone(ctx.state["model"])
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        return Report(self._class_means(work, ctx), {"model": work}, float(ctx.size))
+
+    def predictor(self, server: Tree, state: Tree) -> Tree:
+        model: Tree = state["model"]
+        return model

@@ -1,0 +1,45 @@
+"""The picture of a comparison: accuracy by round, mean over seeds with the range between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fewfed.errors import ConfigError
+from fewfed.folder import RunFolder
+
+
+def accuracy_curve(folder: Path) -> tuple[list[int], list[float]]:
+    """Rounds and accuracies of one run."""
+    records = [record for record in RunFolder(folder).metrics() if "accuracy" in record]
+    return [record["round"] for record in records], [record["accuracy"] for record in records]
+
+
+def plot_curves(runs: Mapping[str, Sequence[Path]], path: Path, title: str) -> None:
+    """Draw one line a method into a PNG, SVG or PDF."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ConfigError("drawing needs matplotlib: install fewfed[plot], or leave --plot out") from error
+
+    figure, axes = pyplot.subplots(figsize=(7.5, 4.5), constrained_layout=True)
+    for method, folders in runs.items():
+        curves = [accuracy_curve(folder) for folder in folders]
+        rounds = curves[0][0]
+        values = 100 * np.array([curve for _, curve in curves])
+        (line,) = axes.plot(rounds, values.mean(0), label=method)
+        if len(values) > 1:
+            axes.fill_between(rounds, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
+    seeds = max(len(folders) for folders in runs.values())
+    axes.set_xlabel("round")
+    axes.set_ylabel("test accuracy, %")
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    axes.legend(title=f"mean and range, {seeds} seed{'s' if seeds > 1 else ''}")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)

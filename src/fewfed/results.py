@@ -1,0 +1,62 @@
+"""What a finished run comes to: the three accuracies that belong in a table, traffic, steps and time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Best flatters: a table shows all three."""
+
+    best: float
+    last: float
+    last10: float
+    """Mean of the last ten evaluations."""
+
+    @classmethod
+    def of(cls, curve: Sequence[float]) -> Accuracy:
+        tail = curve[-10:]
+        return cls(max(curve), curve[-1], sum(tail) / len(tail))
+
+
+@dataclass(frozen=True)
+class Result:
+    """The summary of one run."""
+
+    method: str
+    preset: str
+    data: str
+    split: str
+    clients: int
+    rounds: int
+    seed: int
+    accuracy: Accuracy
+    bytes: dict[str, int]
+    steps: int
+    seconds: float
+    folder: str
+    failed: int = 0
+    """How many turns of clients were left out, over all rounds."""
+    note: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, recorded: dict[str, Any]) -> Result:
+        return cls(**{**recorded, "accuracy": Accuracy(**recorded["accuracy"])})
+
+
+def summarise(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Accuracies, bytes, steps, seconds and failures over the metrics of all rounds."""
+    curve = [record["accuracy"] for record in records if "accuracy" in record]
+    return {
+        "accuracy": Accuracy.of(curve),
+        "bytes": {way: sum(record["bytes"][way] for record in records) for way in ("up", "down")},
+        "steps": sum(record["steps"] for record in records),
+        "seconds": sum(record["seconds"] for record in records),
+        "failed": sum(len(record["failed"]) for record in records),
+    }

@@ -1,0 +1,22 @@
+"""What every test has: one thread, the same random examples each time, and the specification's values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("repeatable")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def flea_values() -> dict[str, Any]:
+    """Inputs and expected values of the FLea specification, computed apart from this package."""
+    values: dict[str, Any] = json.loads((Path(__file__).parent / "fixtures" / "flea_fixtures.json").read_text())
+    return values
