@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import same
 
 from fewfed import arrays, tree
 from fewfed.errors import RunError
 from fewfed.tree import Tree
+from support import same
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,5 @@ def test_two_clients_share_no_memory() -> None:
 
 
 def test_a_model_without_parameters_is_no_error() -> None:
-    for name in ("sgd", "adam", "adamw"):
-        optimizer = Optimizer(name)  # type: ignore[arg-type]
+    for optimizer in (Optimizer("sgd"), Optimizer("adam"), Optimizer("adamw")):
         optimizer.step([], [], optimizer.init([]), LR)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import same
 
 from fewfed import tree
 from fewfed.tree import Tree
+from support import same
 
 NAMES = st.text("abcde.", min_size=1, max_size=3)
 TREES = st.recursive(

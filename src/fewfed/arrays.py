@@ -23,7 +23,13 @@ def save(path: Path, arrays: Mapping[str, Any], facts: Mapping[str, Any] | None 
     write(
         path,
         to_bytes(
-            flat, metadata={"facts": json.dumps(dict(facts or {})), "empty": json.dumps(list(tree.hollows(arrays)))}
+            flat,
+            metadata={
+                "facts": json.dumps(dict(facts or {})),
+                "empty": json.dumps(list(tree.hollows(arrays))),
+                # The format sorts its tensors; sums over leaves must run in the order they had.
+                "order": json.dumps(list(flat)),
+            },
         ),
     )
 
@@ -36,7 +42,8 @@ def load(path: Path) -> tuple[Tree, dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             facts, empty = json.loads(header.get("facts", "{}")), json.loads(header.get("empty", "[]"))
-            flat: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            order = json.loads(header["order"]) if "order" in header else file.keys()
+            flat: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in order}
     except (OSError, SafetensorError, ValueError) as error:
         raise RunError(f"cannot read '{path.name}': {error}; expected a file written by this program") from error
     return tree.from_leaves(flat, empty), facts

@@ -5,9 +5,11 @@ Finished cells are kept and skipped, unfinished ones continued; a cell that fail
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,10 +139,12 @@ def _updates(child: _Child) -> Iterator[Update]:
 
 def _start(cell: Cell, dataset: Dataset, alone: bool) -> _Child:
     reading, writing = os.pipe()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
+            _end_with(parent)
             os.close(reading)
             torch.set_num_threads(1)
             _run(cell, dataset, alone, writing)
@@ -149,6 +153,16 @@ def _start(cell: Cell, dataset: Dataset, alone: bool) -> _Child:
             os._exit(status)
     os.close(writing)
     return _Child(cell, pid, reading)
+
+
+def _end_with(parent: int) -> None:
+    """Die when the parent does: a run that outlives its comparison would write beside the one that continues it."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux only; elsewhere the run ends with its next report.
+    set_parent_death_signal = 1
+    if prctl is not None:
+        prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _run(cell: Cell, dataset: Dataset, alone: bool, pipe: int) -> None:

@@ -25,7 +25,7 @@ class RunError(FewfedError):
 def did_you_mean(kind: str, name: str, known: Iterable[str]) -> str:
     """The sentence for an unknown name: the nearest known one, or the whole list where it is short."""
     options = sorted(known)
-    near = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name.lower(), options, n=1, cutoff=0.6)
     if near:
         return f"unknown {kind} '{name}': did you mean '{near[0]}'?"
     return f"unknown {kind} '{name}': expected one of {', '.join(options)}"

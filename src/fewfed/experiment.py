@@ -42,11 +42,11 @@ class Experiment:
 
     def cohort_size(self, clients: int) -> int:
         """Clients a round: a fraction is rounded half up, at least one."""
+        if self.cohort > clients:
+            raise ConfigError(f"cohort = {self.cohort:g} is larger than clients = {clients}: expected at most as many")
         size = max(1, math.floor(self.cohort * clients + 0.5)) if self.cohort < 1 else int(self.cohort)
         if self.cohort >= 1 and size != self.cohort:
             raise ConfigError(f"cohort = {self.cohort}: expected a fraction below 1 or a whole number of clients")
-        if size > clients:
-            raise ConfigError(f"cohort = {size} is larger than clients = {clients}: expected at most as many")
         return size
 
 
@@ -77,13 +77,18 @@ class Resolved:
 
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> Resolved:
-        return cls(
-            recorded["method"],
-            recorded["method_fields"],
-            make(Experiment, recorded["experiment"], "the experiment"),
-            make(Training, recorded["training"], "training"),
-            make(DataOptions, recorded["data_options"], "data_options"),
-        )
+        try:
+            return cls(
+                str(recorded["method"]),
+                dict(recorded["method_fields"]),
+                make(Experiment, recorded["experiment"], "the experiment"),
+                make(Training, recorded["training"], "training"),
+                make(DataOptions, recorded["data_options"], "data_options"),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"a recorded configuration is damaged ({error}): expected what 'fewfed run' wrote"
+            ) from error
 
 
 def resolve(spec: str, values: Mapping[str, Any]) -> Resolved:
@@ -122,8 +127,12 @@ def validated(experiment: Experiment, training: Training) -> None:
 
 def accepts(spec: str, name: str) -> bool:
     """Whether a plain field name belongs to a method or to what is common to all methods."""
-    common = _names(Experiment) | _names(Training) | _names(DataOptions)
-    return "." in name or name in common or name in _names(type(choose(spec).method))
+    return name in known_fields(spec)
+
+
+def known_fields(spec: str) -> set[str]:
+    """The plain names that `resolve` takes for a method."""
+    return _names(type(choose(spec).method)) | _names(Experiment) | _names(Training) | _names(DataOptions)
 
 
 def _names(cls: type[Any]) -> set[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,10 @@ from fewfed.version import __version__
 
 CONFIG, ENVIRONMENT, SPLIT = "config.json", "environment.json", "split.json"
 METRICS, CHECKPOINT, MODEL, RESULT = "metrics.jsonl", "checkpoint.safetensors", "model.safetensors", "result.json"
+CLIENTS = "clients"
+
+_RELEASE_SECONDS = 3.0
+"""How long a process that was just killed may take to let go of its folder."""
 
 
 class RunFolder:
@@ -30,10 +36,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any], split: Mapping[str, Any]) -> RunFolder:
         """Start a run folder; an existing run is not overwritten."""
-        if (path / CONFIG).exists():
-            raise RunError(
-                f"'{path}' already holds a run: continue it with 'fewfed resume {path}' or choose another --out"
-            )
+        refuse_existing(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -41,6 +44,7 @@ class RunFolder:
         folder = cls(path)
         folder._write_json(ENVIRONMENT, environment())
         folder._write_json(SPLIT, split)
+        # Last: a folder with a configuration is a run that can be continued.
         folder._write_json(CONFIG, {"fewfed": __version__, **config})
         return folder
 
@@ -61,19 +65,53 @@ class RunFolder:
             )
         return cls(path), config
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep every other process from writing into this run."""
+        try:
+            import fcntl
+        except ImportError:  # No such locks on this system: nothing is kept out.
+            yield
+            return
+        # A record lock, unlike a lock on the open file, stays with this process and is not inherited by its workers.
+        with open(self.path / CONFIG, "r+b") as file:
+            deadline = time.monotonic() + _RELEASE_SECONDS
+            while True:
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except (BlockingIOError, PermissionError) as error:
+                    if time.monotonic() > deadline:
+                        raise RunError(
+                            f"another process is running '{self.path}': wait for it or stop it first"
+                        ) from error
+                    time.sleep(0.05)
+            yield
+
     def checkpoint(self, server: Tree, round: int, states: Mapping[str, str]) -> None:
         """Write the server's tree after `round` rounds, and where the clients' states lie."""
+        try:
+            with open(self.path / METRICS, "rb+") as file:
+                os.fsync(file.fileno())  # A checkpoint must not outlive the metrics of its rounds.
+        except OSError as error:
+            raise RunError(f"cannot write '{self.path / METRICS}': {error.strerror or error}") from error
         arrays.save(self.path / CHECKPOINT, server, {"round": round, "states": dict(states)})
 
     def restore(self) -> tuple[Tree | None, int, dict[str, str]]:
         """Server tree, finished rounds and client states of the last checkpoint; metrics of lost rounds are dropped."""
-        if not (self.path / CHECKPOINT).is_file():
-            server, done, states = None, 0, {}
-        else:
-            server, facts = arrays.load(self.path / CHECKPOINT)
-            done, states = int(facts["round"]), dict(facts["states"])
-        kept = [line for line in self._lines() if json.loads(line)["round"] <= done]
-        arrays.write(self.path / METRICS, "".join(line + "\n" for line in kept).encode())
+        server: Tree | None = None
+        done, states = 0, dict[str, str]()
+        path = self.path / CHECKPOINT
+        if path.is_file():
+            server, facts = arrays.load(path)
+            try:
+                done, states = int(facts["round"]), dict(facts["states"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise RunError(f"'{path}' is not a checkpoint of this program: remove it to start over") from error
+        records = [record for record in self.metrics() if record["round"] <= done]
+        if [record["round"] for record in records] != list(range(1, done + 1)):
+            raise RunError(f"'{self.path / METRICS}' lacks rounds up to {done}: expected one line for each in order")
+        arrays.write(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in records).encode())
         return server, done, states
 
     def append(self, metrics: Mapping[str, Any]) -> None:
@@ -84,31 +122,46 @@ class RunFolder:
             raise RunError(f"cannot write '{self.path / METRICS}': {error.strerror or error}") from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._lines()]
+        """One record a finished round."""
+        path = self.path / METRICS
+        if not path.is_file():
+            return []
+        # A run killed while it wrote leaves at most one line without its end.
+        text = path.read_text()
+        try:
+            return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line]
+        except ValueError as error:
+            raise RunError(f"'{path}' is damaged ({error}): expected one JSON object a line") from error
 
     def finish(self, model: Tree, result: Mapping[str, Any]) -> None:
         arrays.save(self.path / MODEL, model, {"fewfed": __version__})
         self._write_json(RESULT, result)
 
     def result(self) -> dict[str, Any] | None:
-        """The summary of a finished run; None while it is not finished."""
+        """The summary of a finished run, wherever its folder lies by now; None while it is not finished."""
         path = self.path / RESULT
-        return json.loads(path.read_text()) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            return {**json.loads(path.read_text()), "folder": str(self.path)}
+        except (ValueError, TypeError) as error:
+            raise RunError(f"'{path}' is damaged: remove it and resume the run to write it again") from error
 
     @property
     def clients(self) -> Path:
-        return self.path / "clients"
-
-    def _lines(self) -> list[str]:
-        path = self.path / METRICS
-        if not path.is_file():
-            return []
-        # A run killed while it wrote leaves at most one line without its end.
-        text = path.read_text()
-        return [line for line in text[: text.rfind("\n") + 1].splitlines() if line]
+        return self.path / CLIENTS
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         arrays.write(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def refuse_existing(path: Path) -> None:
+    """A new run does not go into a folder that holds one, nor over files it would overwrite or clear away."""
+    if (path / CONFIG).exists():
+        raise RunError(f"'{path}' already holds a run: continue it with 'fewfed resume {path}' or choose another --out")
+    for name in (METRICS, CHECKPOINT, MODEL, RESULT, CLIENTS):
+        if (path / name).exists():
+            raise RunError(f"'{path}' holds '{name}', which a run would overwrite: choose another --out")
 
 
 def environment() -> dict[str, Any]:

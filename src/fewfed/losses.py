@@ -59,10 +59,10 @@ def distance_correlation(x: Tensor, f: Tensor, power: int = 1) -> Tensor:
 
 
 def released_distance_correlation(x: Tensor, f: Tensor) -> Tensor:
-    """R as FLea's released code computes it: distances floored at √1e-7, 1e-7 added inside each outer root."""
+    """R as FLea's released code computes it: distances floored at √1e-7, 1e-7 added inside every root."""
     a, b = (_centre(squared_distances(t).clamp(min=FLOOR).sqrt()) for t in (x, f))
     xf, xx, ff = (((p * q).mean() + FLOOR).sqrt() for p, q in ((a, b), (a, a), (b, b)))
-    return xf / (xx * ff + 0.0).sqrt()
+    return xf / ((xx + FLOOR) * (ff + FLOOR)).sqrt()
 
 
 def unbiased_distance_correlation(x: Tensor, f: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def _centre(d: Tensor) -> Tensor:
 def _u_centre(d: Tensor) -> Tensor:
     n = len(d)
     centred = d - d.sum(0, keepdim=True) / (n - 2) - d.sum(1, keepdim=True) / (n - 2) + d.sum() / ((n - 1) * (n - 2))
-    return centred * (1 - torch.eye(n, dtype=d.dtype))
+    return centred * (1 - torch.eye(n, dtype=d.dtype, device=d.device))
 
 
 def _safe_root(value: Tensor, floor: float = FLOOR) -> Tensor:

@@ -54,7 +54,7 @@ def contrast(anchor: Tensor, positive: Tensor, negative: Tensor, temperature: fl
 
 
 def sameness(noise: Tensor, output: Tensor) -> Tensor:
-    """exp(−mean_ij |z_i − z_j|·|g_i − g_j|) with root-mean-square distances: 1 where unlike noise gives like outputs."""
+    """exp(−mean_ij |z_i − z_j|·|g_i − g_j|) with root-mean-square distances: 1 where all outputs are alike."""
     return torch.exp(-(_rms_distances(noise) * _rms_distances(output)).mean())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 import re
 import time
@@ -10,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from fewfed import networks
-from fewfed.data.examples import Dataset
+from fewfed import networks, tree
+from fewfed.data.examples import Dataset, checked
 from fewfed.data.federation import SplitFederation
 from fewfed.data.readers.options import DataOptions
 from fewfed.data.sources import load
@@ -26,7 +29,7 @@ from fewfed.engine.store import ClientStore
 from fewfed.engine.workers import Workers
 from fewfed.errors import ConfigError, RunError
 from fewfed.experiment import Experiment, Resolved, validated
-from fewfed.folder import CONFIG, RunFolder
+from fewfed.folder import CONFIG, RunFolder, refuse_existing
 from fewfed.methods.registry import choose
 from fewfed.network import Network
 from fewfed.plan import Draws, Plan
@@ -46,6 +49,8 @@ class Prepared:
     job: Job
     split: Split
     manifest: dict[str, Any]
+    inputs: dict[str, Any]
+    """What identifies the data and the first weights: a resumed run must be given the same."""
     cohort: int
     note: str
 
@@ -64,11 +69,11 @@ def run(
 ) -> Result:
     """Run one method. `values` are its hyper-parameters; `data` and `network` may be your own objects."""
     chosen = choose(method, values)
-    experiment = experiment or Experiment()
+    experiment = _describing(experiment or Experiment(), data, network)
     training = training or make(Training, chosen.training, "training")
     validated(experiment, training)
     resolved = Resolved(method, values or {}, experiment, training, options or DataOptions())
-    prepared = prepare(resolved, data=data, network=network)
+    prepared = prepare(resolved, data=None if data is None else checked(data), network=network)
     path = Path(out) if out else default_folder(resolved)
     refuse_existing(path)
     return execute(prepared, path, observers)
@@ -86,7 +91,9 @@ def resume(
     finished = opened.result()
     if finished is not None:
         return Result.from_json(finished)
-    prepared = prepare(Resolved.from_json(config), data=data, network=network)
+    own = None if data is None else checked(data)
+    prepared = prepare(Resolved.from_json(config), data=own, network=network)
+    _refuse_other_inputs(prepared, opened, config)
     return _continue(prepared, opened, observers, alone=True)
 
 
@@ -105,8 +112,10 @@ def prepare(resolved: Resolved, *, data: Dataset | None = None, network: nn.Modu
     job = Job(method, net, Classification(dataset.classes), federation, training, plan)
     method.check(job.setup)
     cohort = experiment.cohort_size(len(split))
+    _refuse_unfit_network(net, dataset)
+    _refuse_unused_processes(experiment)
     manifest = split.manifest(dataset.train.y.numpy(), dataset.classes)
-    return Prepared(resolved, job, split, manifest, cohort, dataset.note)
+    return Prepared(resolved, job, split, manifest, _identity(dataset, net), cohort, dataset.note)
 
 
 def split_of(dataset: Dataset, experiment: Experiment) -> Split:
@@ -139,15 +148,11 @@ def execute(prepared: Prepared, path: Path, observers: Sequence[Observer] = (), 
         folder, config = RunFolder.open(path)
         if Resolved.from_json(config) != prepared.resolved:
             raise RunError(f"'{path}' holds a run with another configuration: choose another --out or remove it")
+        _refuse_other_inputs(prepared, folder, config)
     else:
-        folder = RunFolder.create(path, prepared.resolved.as_json(), prepared.manifest)
+        config = {**prepared.resolved.as_json(), "inputs": prepared.inputs}
+        folder = RunFolder.create(path, config, prepared.manifest)
     return _continue(prepared, folder, observers, alone)
-
-
-def refuse_existing(path: Path) -> None:
-    """A new run does not go into a folder that holds one."""
-    if (path / CONFIG).exists():
-        raise RunError(f"'{path}' already holds a run: continue it with 'fewfed resume {path}' or choose another --out")
 
 
 def default_folder(resolved: Resolved, root: Path = DEFAULT_OUT) -> Path:
@@ -164,6 +169,11 @@ def default_folder(resolved: Resolved, root: Path = DEFAULT_OUT) -> Path:
 
 
 def _continue(prepared: Prepared, folder: RunFolder, observers: Sequence[Observer], alone: bool) -> Result:
+    with folder.held():
+        return _run_to_end(prepared, folder, observers, alone)
+
+
+def _run_to_end(prepared: Prepared, folder: RunFolder, observers: Sequence[Observer], alone: bool) -> Result:
     experiment, job = prepared.resolved.experiment, prepared.job
     server, done, states = folder.restore()
     store = ClientStore(folder.clients)
@@ -187,7 +197,7 @@ def _continue(prepared: Prepared, folder: RunFolder, observers: Sequence[Observe
         store.close()
     summary = summarise(folder.metrics())
     result = Result(
-        method=prepared.resolved.spec.split(":")[0],
+        method=re.sub(r":[\w-]+", "", prepared.resolved.spec),
         preset=prepared.resolved.chosen.preset,
         data=experiment.data,
         split=experiment.split,
@@ -237,9 +247,56 @@ def _executor(experiment: Experiment, job: Job, cohort: int) -> Executor:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     name = experiment.executor
     if name == "auto":
-        name = "workers" if cores > 1 and cohort > 1 and hasattr(os, "fork") else "sequential"
-    if name == "workers":
-        return Workers(job, experiment.processes)
-    if experiment.processes:
-        raise ConfigError(f"processes = {experiment.processes} needs executor 'workers', not '{name}'")
-    return Sequential(job)
+        several = experiment.processes or (cores > 1 and cohort > 1)
+        name = "workers" if several and hasattr(os, "fork") else "sequential"
+    return Workers(job, experiment.processes) if name == "workers" else Sequential(job)
+
+
+def _refuse_unused_processes(experiment: Experiment) -> None:
+    if experiment.processes and experiment.executor == "sequential":
+        raise ConfigError(f"processes = {experiment.processes} needs executor 'workers', not '{experiment.executor}'")
+
+
+def _refuse_unfit_network(net: Network, dataset: Dataset) -> None:
+    try:
+        with torch.no_grad():
+            scores = net.apply(net.model(), dataset.test.x[:1], train=False)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ConfigError(
+            f"network '{net.name}' cannot take inputs of shape {dataset.shape} and type {dataset.test.x.dtype}: {error}"
+        ) from error
+    found = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+    if found != (1, dataset.classes):
+        raise ConfigError(
+            f"network '{net.name}' answers one input with {found}: expected (1, {dataset.classes}), a score a class"
+        )
+
+
+def _describing(experiment: Experiment, data: Dataset | None, network: nn.Module | Network | None) -> Experiment:
+    """The experiment with the names of the user's own objects in place of those it would have looked up."""
+    if data is not None:
+        experiment = dataclasses.replace(experiment, data=data.name)
+    if network is not None:
+        experiment = dataclasses.replace(experiment, network=Network.of(network).name)  # type: ignore[arg-type]
+    return experiment
+
+
+def _identity(dataset: Dataset, net: Network) -> dict[str, Any]:
+    weights = hashlib.sha256()
+    for name, leaf in tree.leaves(net.model()):
+        weights.update(name.encode() + leaf.contiguous().numpy().tobytes())
+    labels = torch.cat([dataset.train.y, dataset.test.y]).numpy().tobytes()
+    return {
+        "shape": list(dataset.shape),
+        "labels": hashlib.sha256(labels).hexdigest(),
+        "weights": weights.hexdigest(),
+    }
+
+
+def _refuse_other_inputs(prepared: Prepared, folder: RunFolder, config: dict[str, Any]) -> None:
+    recorded = config.get("inputs")
+    if recorded == prepared.inputs:
+        return
+    same_weights = isinstance(recorded, dict) and recorded.get("weights") == prepared.inputs["weights"]
+    what = "other data" if same_weights else "another network or other data"
+    raise RunError(f"'{folder.path}' was started with {what}: give it the same again, in Python as data= and network=")

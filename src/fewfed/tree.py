@@ -85,14 +85,12 @@ def to(a: Mapping[str, Any], device: torch.device | str) -> Tree:
 
 def dot(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tensor:
     """Sum over all leaves of the elementwise product."""
-    pairs = zip(leaves(a), leaves(b), strict=True)
-    return torch.stack([(x * y).sum() for (_, x), (_, y) in pairs]).sum()
+    return torch.stack([value for _, value in leaves(map(lambda x, y: (x * y).sum(), a, b))]).sum()
 
 
 def sq_distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tensor:
     """‖a − b‖² over all leaves."""
-    pairs = zip(leaves(a), leaves(b), strict=True)
-    return torch.stack([(x - y).square().sum() for (_, x), (_, y) in pairs]).sum()
+    return torch.stack([value for _, value in leaves(map(lambda x, y: (x - y).square().sum(), a, b))]).sum()
 
 
 def where(condition: Tensor, a: Mapping[str, Any], b: Mapping[str, Any]) -> Tree:

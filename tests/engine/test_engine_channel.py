@@ -39,7 +39,12 @@ def passed(ends: Ends, arrays: Tree, slot: str = "0") -> Tree:
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
 def test_every_dtype_arrives_bit_for_bit(ends: Ends, dtype: torch.dtype) -> None:
     values = torch.arange(-6, 7).to(dtype)
-    arrays = {"row": values, "scalar": values[0], "block": values[:12].reshape(3, 2, 2), "turned": values[:12].reshape(3, 4).T}
+    arrays = {
+        "row": values,
+        "scalar": values[0],
+        "block": values[:12].reshape(3, 2, 2),
+        "turned": values[:12].reshape(3, 4).T,
+    }
     assert not differences(passed(ends, arrays), arrays)
 
 
@@ -117,7 +122,9 @@ def test_big_trees_arrive(ends: Ends) -> None:
     generator = torch.Generator().manual_seed(0)
     one_large = {"x": torch.randn(6_000_000, generator=generator)}
     assert not differences(passed(ends, one_large), one_large)
-    many_leaves = {f"stage{i}": {f"weight{j}": torch.randn(2, generator=generator) for j in range(50)} for i in range(400)}
+    many_leaves = {
+        f"stage{i}": {f"weight{j}": torch.randn(2, generator=generator) for j in range(50)} for i in range(400)
+    }
     # Such a layout may be larger than the socket's buffer, so somebody must read while it is written.
     sender = threading.Thread(target=ends[0].send, args=({"kind": "test"}, many_leaves))
     sender.start()

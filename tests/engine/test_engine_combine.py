@@ -104,7 +104,10 @@ def test_concat_puts_rows_after_one_another_and_counts_them() -> None:
 
 
 def test_concat_joins_trees_leaf_by_leaf() -> None:
-    parts = [{"a": torch.tensor([1.0]), "b": {"c": torch.tensor([[1]])}}, {"a": torch.tensor([2.0]), "b": {"c": torch.tensor([[2]])}}]
+    parts = [
+        {"a": torch.tensor([1.0]), "b": {"c": torch.tensor([[1]])}},
+        {"a": torch.tensor([2.0]), "b": {"c": torch.tensor([[2]])}},
+    ]
     value = combined(Combine.CONCAT, *((k, {"value": part}, 1.0) for k, part in enumerate(parts))).values["value"]
     assert not differences(value, {"a": torch.tensor([1.0, 2.0]), "b": {"c": torch.tensor([[1], [2]])}})
 

@@ -16,7 +16,10 @@ from fewfed.tree import Tree
 def state_of(client: int, version: int = 0) -> Tree:
     generator = torch.Generator().manual_seed(100 * client + version)
     return {
-        "model": {"params": {"w": torch.randn(64, generator=generator), "b": torch.randn((), generator=generator)}, "buffers": {}},
+        "model": {
+            "params": {"w": torch.randn(64, generator=generator), "b": torch.randn((), generator=generator)},
+            "buffers": {},
+        },
         "counts": torch.randint(0, 9, (3,), generator=generator),
         "half": torch.randn(4, generator=generator).to(torch.bfloat16),
         "none": torch.empty(0, 5),
@@ -40,7 +43,9 @@ def test_a_client_that_never_took_part_has_no_state(tiny: ClientStore) -> None:
     assert len(tiny) == 0
 
 
-def test_states_beyond_the_memory_budget_go_to_disk_and_come_back_bit_for_bit(tiny: ClientStore, tmp_path: Path) -> None:
+def test_states_beyond_the_memory_budget_go_to_disk_and_come_back_bit_for_bit(
+    tiny: ClientStore, tmp_path: Path
+) -> None:
     for client in range(9):
         tiny.put(client, state_of(client))
     assert len(tiny) == 9

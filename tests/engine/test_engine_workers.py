@@ -57,7 +57,12 @@ def _copied(outcome: Outcome) -> Outcome:
     if isinstance(outcome, Failed):
         return outcome
     return Done(
-        outcome.client, tree.clone(outcome.upload), tree.clone(outcome.state), outcome.weight, outcome.steps, outcome.terms
+        outcome.client,
+        tree.clone(outcome.upload),
+        tree.clone(outcome.state),
+        outcome.weight,
+        outcome.steps,
+        outcome.terms,
     )
 
 
@@ -138,7 +143,9 @@ def test_scores_are_those_of_one_process_over_several_parts_of_the_test_rows() -
     with workers(job, 3) as executor:
         shared, alone = executor.evaluate(models), Sequential(job).evaluate(models)
     assert [score.loss for score in shared] == [score.loss for score in alone]
-    assert all(torch.equal(a.correct, b.correct) and torch.equal(a.total, b.total) for a, b in zip(shared, alone, strict=True))
+    assert all(
+        torch.equal(a.correct, b.correct) and torch.equal(a.total, b.total) for a, b in zip(shared, alone, strict=True)
+    )
 
 
 def test_failures_are_reported_the_same_way() -> None:

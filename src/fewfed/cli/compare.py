@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -10,18 +11,20 @@ from typing import Annotated, Any
 
 import typer
 
+from fewfed import arrays
 from fewfed.cells import Cell, run_cells
 from fewfed.cli import options as opt
-from fewfed.cli.run import resolved_with_lines
-from fewfed.cli.show import cell_reporter, out, progress
-from fewfed.config_file import ConfigFile
-from fewfed.errors import ConfigError, RunError
-from fewfed.experiment import Resolved, accepts, resolve
+from fewfed.cli.run import lines_of
+from fewfed.cli.show import cell_reporter, out, progress, say
+from fewfed.errors import ConfigError, RunError, did_you_mean
+from fewfed.experiment import Resolved, accepts, known_fields, resolve
 from fewfed.folder import CONFIG, RunFolder
-from fewfed.report.curves import plot_curves
+from fewfed.report.curves import plot_curves, require_matplotlib
 from fewfed.report.table import rich_table, rows, to_csv
 from fewfed.results import Result
 from fewfed.run import DEFAULT_OUT, prepare
+
+_PARTS = ("experiment", "training", "data_options")
 
 
 def compare(
@@ -51,25 +54,23 @@ def compare(
     """
     given = opt.gather(
         config, sets, data=data, split=split, clients=clients, cohort=cohort, rounds=rounds, epochs=epochs, batch=batch,
-        optimizer=optimizer, lr=lr, network=network,
+        optimizer=optimizer, lr=lr, seed=seed, network=network,
     )  # fmt: skip
     names = tuple(methods or ()) or (given.file.methods if given.file else ())
     if not names:
         raise ConfigError("which methods? Name them, as in 'fewfed compare fedavg flea', or give them in the TOML file")
     if len(set(names)) < len(names):
         raise ConfigError("a method is named twice: expected each once")
-    _refuse_unused(names, given.values)
-    first = seed if seed is not None else int(given.values.pop("seed", 0))
+    if plot:
+        require_matplotlib()
     count = seeds if seeds is not None else (given.file.seeds if given.file else 1)
     root = folder or DEFAULT_OUT / "compare"
-    cells = [
-        _cell(root, name, {**_own(name, given.values), "seed": first + offset}, given.file)
-        for name in names
-        for offset in range(count)
-    ]
-    _check_recorded(cells)
-    for name in names:  # Everything that can be wrong is found before anything is written.
-        prepare(next(cell.resolved for cell in cells if cell.resolved.spec == name))
+    with lines_of(given.file):
+        _refuse_unused(names, given.values)
+        cells = [cell for name in names for cell in _cells(root, name, _own(name, given.values), count)]
+        _check_recorded(cells)
+        for name in names:  # Everything that can be wrong is found before anything is written.
+            prepare(next(cell.resolved for cell in cells if cell.resolved.spec == name))
     plan = cells[0].resolved.experiment
     with progress() as bar:
         report = cell_reporter(bar, len(cells), plan.rounds)
@@ -87,36 +88,47 @@ def compare(
         )
 
 
-def _cell(root: Path, method: str, values: dict[str, Any], file: ConfigFile | None) -> Cell:
-    resolved = resolved_with_lines(method, values, file)
-    name = f"{re.sub(r'[^A-Za-z0-9_.]+', '-', method).strip('-')}-seed{resolved.experiment.seed}"
-    return Cell(name, resolved, root / name)
+def _cells(root: Path, method: str, values: dict[str, Any], seeds: int) -> list[Cell]:
+    first = resolve(method, values)
+    label = re.sub(r"[^A-Za-z0-9_.]+", "-", method).strip("-")
+    made = []
+    for seed in range(first.experiment.seed, first.experiment.seed + seeds):
+        name = f"{label}-seed{seed}"
+        experiment = dataclasses.replace(first.experiment, seed=seed)
+        made.append(Cell(name, dataclasses.replace(first, experiment=experiment), root / name))
+    return made
+
+
+def _base(method: str) -> str:
+    """What stands before the dot in `--set fedprox.mu=0.1`: a name without preset, a wrapper without what it wraps."""
+    return re.split(r"[:(]", method)[0]
 
 
 def _own(method: str, values: dict[str, Any]) -> dict[str, Any]:
     """The values that concern one of several methods: common ones, its own fields, and `method.field` ones."""
-    base = method.split(":")[0]
     mine: dict[str, Any] = {}
     for name, value in values.items():
         owner, _, field = name.partition(".")
-        if owner == base and field:
-            mine[f"method.{field}"] = value
-        elif owner == "method":
-            if accepts(method, field):
+        if not field or owner == "method":
+            if accepts(method, field or name):
                 mine[name] = value
-        elif owner in ("training", "data_options", "inner") or accepts(method, name):
+        elif owner == _base(method):
+            mine[f"method.{field}"] = value
+        elif owner in _PARTS or (owner == "inner" and "(" in method):
             mine[name] = value
     return mine
 
 
 def _refuse_unused(methods: tuple[str, ...], values: dict[str, Any]) -> None:
-    bases = {method.split(":")[0] for method in methods}
+    bases = {_base(method) for method in methods}
+    wrappers = any("(" in method for method in methods)
     for name in values:
         owner, _, field = name.partition(".")
-        if field and owner not in (*bases, "method", "training", "data_options", "inner"):
-            raise ConfigError(f"--set {name}: expected one of the compared methods before the dot, not '{owner}'")
-        if not field and not any(accepts(method, name) for method in methods):
-            resolve(methods[0], {name: values[name]})  # Raises with a suggestion.
+        if field and owner not in (*bases, "method", *_PARTS, *(("inner",) if wrappers else ())):
+            raise ConfigError(f"'{name}': {did_you_mean('method of this comparison', owner, bases)}")
+        if (not field or owner == "method") and not any(accepts(method, field or name) for method in methods):
+            known = set().union(*(known_fields(method) for method in methods))
+            raise ConfigError(did_you_mean("field for any of these methods", field or name, known))
 
 
 def _check_recorded(cells: list[Cell]) -> None:
@@ -131,15 +143,14 @@ def _show_comparison(results: list[tuple[str, Result]], root: Path, plot: bool) 
     table = rows(results)
     first = results[0][1]
     title = f"{first.data}, {first.split}, {first.clients} clients, {first.rounds} rounds"
-    root.mkdir(parents=True, exist_ok=True)
-    (root / "table.csv").write_text(to_csv(table))
+    arrays.write(root / "table.csv", to_csv(table).encode())
     out.print(rich_table(table, title))
     if first.note:
-        out.print(f"data: {first.note}")
-    out.print(f"runs and table.csv: {root}")
+        say(f"data: {first.note}")
+    say(f"runs and table.csv: {root}")
     if plot:
         folders: dict[str, list[Path]] = {}
         for name, result in results:
             folders.setdefault(name, []).append(Path(result.folder))
         plot_curves(folders, root / "curves.png", title)
-        out.print(f"picture: {root / 'curves.png'}")
+        say(f"picture: {root / 'curves.png'}")

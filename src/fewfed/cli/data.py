@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from fewfed.cli.show import err, out
+from fewfed.cli.show import err, out, say
 from fewfed.data import download
 from fewfed.data.sources import available, search_path
 
@@ -63,4 +63,4 @@ def get(
     with Progress(*columns, console=err, disable=not err.is_terminal) as bar:
         task = bar.add_task(name, total=None)
         place = download.get(name, to, lambda done, total: bar.update(task, completed=done, total=total))
-    out.print(f"{name}: {place}")
+    say(f"{name}: {place}")

@@ -43,10 +43,16 @@ def gather(config: Path | None, sets: list[str] | None, **flags: Any) -> Given:
     """A TOML file's values, over them --set, over them flags. A flag left out is None."""
     file = read(config) if config else None
     values = dict(file.values) if file else {}
+    stronger: dict[str, Any] = {}
     for text in sets or []:
         name, separator, value = text.partition("=")
-        if not separator or not name:
+        if not separator or not name.strip():
             raise ConfigError(f"--set {text}: expected FIELD=VALUE, as in --set mu=0.1")
-        values[name.strip()] = value.strip()
-    values |= {name: value for name, value in flags.items() if value is not None}
-    return Given(values, file)
+        stronger[name.strip()] = value.strip()
+    for name, value in flags.items():
+        if value is not None:
+            stronger.pop(name, None)
+            stronger[name] = value
+    # `lr` and `training.lr` name the same field and the later of two wins: what is stronger must come last.
+    kept = {name: value for name, value in values.items() if name not in stronger}
+    return Given({**kept, **stronger}, file.without(stronger) if file else None)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fewfed.cli import options as opt
-from fewfed.cli.show import RoundProgress, err, out, progress
+from fewfed.cli.show import RoundProgress, progress, say, warn
 from fewfed.config_file import ConfigFile
-from fewfed.errors import ConfigError
+from fewfed.errors import ConfigError, DataError
 from fewfed.experiment import Resolved, resolve
-from fewfed.folder import RunFolder
+from fewfed.folder import RunFolder, refuse_existing
 from fewfed.results import Result
-from fewfed.run import default_folder, execute, prepare, refuse_existing
+from fewfed.run import default_folder, execute, prepare
 from fewfed.run import resume as resume_run
 
 
@@ -48,8 +50,9 @@ def run(
         if given.file is None or len(given.file.methods) != 1:
             raise ConfigError("which method? Name one, as in 'fewfed run flea', or give it in the TOML file")
         method = given.file.methods[0]
-    resolved = resolved_with_lines(method, given.values, given.file)
-    prepared = prepare(resolved)
+    with lines_of(given.file):
+        resolved = resolve(method, given.values)
+        prepared = prepare(resolved)
     path = folder or default_folder(resolved)
     refuse_existing(path)
     with progress() as bar:
@@ -60,35 +63,37 @@ def run(
 
 def resume(folder: Path, as_json: opt.AsJson = False) -> None:
     """Continue a run that was stopped."""
-    _, config = RunFolder.open(folder)
+    resolved = Resolved.from_json(RunFolder.open(folder)[1])
     with progress() as bar:
-        task = bar.add_task(str(config["method"]), total=config["experiment"]["rounds"], info="")
+        task = bar.add_task(resolved.spec, total=resolved.experiment.rounds, info="")
         result = resume_run(folder, observers=[RoundProgress(bar, task)])
     _tell(result, as_json)
 
 
-def resolved_with_lines(method: str, values: dict[str, Any], file: ConfigFile | None) -> Resolved:
+@contextmanager
+def lines_of(file: ConfigFile | None) -> Iterator[None]:
+    """What is wrong with a key of the file is reported with its line."""
     try:
-        return resolve(method, values)
-    except ConfigError as error:
+        yield
+    except (ConfigError, DataError) as error:
         raise (file.explain(error) if file else error) from None
 
 
 def _tell(result: Result, as_json: bool) -> None:
     accuracy = result.accuracy
-    out.print(
+    say(
         f"{result.method} ({result.preset}) on {result.data}, {result.split}, {result.clients} clients, "
         f"seed {result.seed}: "
         f"best {100 * accuracy.best:.2f} %, last {100 * accuracy.last:.2f} %, last 10 {100 * accuracy.last10:.2f} %"
     )
-    out.print(
+    say(
         f"{result.bytes['up'] / 1e6:.1f} MB up, {result.bytes['down'] / 1e6:.1f} MB down, {result.steps} steps, "
         f"{result.seconds:.1f} s; folder {result.folder}"
     )
     if result.note:
-        out.print(f"data: {result.note}")
+        say(f"data: {result.note}")
     if result.failed:
-        err.print(f"{result.failed} turns of clients were left out: metrics.jsonl says which and why")
+        warn(f"{result.failed} turns of clients were left out: metrics.jsonl says which and why")
     if as_json:
         sys.stdout.flush()
         print(json.dumps(result.as_json()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,21 @@ from fewfed.engine.loop import RoundView
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-out = Console(highlight=False)
+_PLAIN_WIDTH = 160
+"""Columns where output goes to a file or another program: tables are as wide as they need to be."""
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
 err = Console(stderr=True, highlight=False)
+
+
+def say(text: str) -> None:
+    """A line of standard output, not broken at the width of a terminal and free of markup."""
+    out.print(text, markup=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """The same on standard error."""
+    err.print(text, markup=False, soft_wrap=True)
 
 
 class RoundProgress:
@@ -38,11 +52,9 @@ class RoundProgress:
         self._bar.update(self._task, completed=done, info=f"{shown}  {rate:.1f} rounds/s")
         self._bar.refresh()
         for event in view.metrics.get("events", []):
-            err.print(f"note: {event}")
+            warn(f"note: {event}")
         for failure in view.metrics.get("failed", []):
-            err.print(
-                f"left out: round {done}, phase '{failure['phase']}', client {failure['client']}: {failure['reason']}"
-            )
+            warn(f"left out: round {done}, phase '{failure['phase']}', client {failure['client']}: {failure['reason']}")
 
 
 @contextmanager
@@ -77,6 +89,6 @@ def cell_reporter(bar: Progress, cells: int, rounds: int) -> Callable[[Update], 
             bar.refresh()
             last = time.monotonic()
         if update.error:
-            err.print(f"failed: {update.cell.name}: {update.error}")
+            warn(f"failed: {update.cell.name}: {update.error}")
 
     return report

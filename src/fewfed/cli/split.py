@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fewfed.cli import options as opt
-from fewfed.cli.show import out
+from fewfed.cli.run import lines_of
+from fewfed.cli.show import out, say
 from fewfed.data.skew import picture, plot_split
 from fewfed.data.sources import load
 from fewfed.experiment import resolve
@@ -33,24 +34,25 @@ def show_split(
 ) -> None:
     """Print sparsity, scarcity, sizes and the class table of a split."""
     given = opt.gather(config, sets, data=data, split=split, clients=clients, seed=seed)
-    resolved = resolve("fedavg", given.values)
-    dataset = load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)
-    made = split_of(dataset, resolved.experiment)
+    with lines_of(given.file):
+        resolved = resolve("fedavg", given.values)
+        dataset = load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)
+        made = split_of(dataset, resolved.experiment)
     labels = dataset.train.y.numpy()
     counts = made.counts(labels, dataset.classes)
     manifest = made.manifest(labels, dataset.classes)
     sizes = manifest["sizes"]
-    out.print(
+    say(
         f"{dataset.name}, {manifest['rule']}, seed {manifest['seed']}: "
         f"{manifest['clients']} clients, {manifest['rows']} rows"
     )
-    out.print(f"sparsity {manifest['sparsity']:.3f} (empty client-class pairs), scarcity {manifest['scarcity']:.3f} "
+    say(f"sparsity {manifest['sparsity']:.3f} (empty client-class pairs), scarcity {manifest['scarcity']:.3f} "
               f"(clients with at most 50 rows), {manifest['mean_classes']:.2f} classes a client")  # fmt: skip
-    out.print(
+    say(
         f"client sizes: smallest {sizes['smallest']}, median {sizes['median']:g}, mean {sizes['mean']:.1f}, "
         f"largest {sizes['largest']}"
     )
-    out.print(f"digest {manifest['digest'][:16]}" + (f"; {manifest['note']}" if manifest["note"] else ""))
+    say(f"digest {manifest['digest'][:16]}" + (f"; {manifest['note']}" if manifest["note"] else ""))
     table = Table(title="rows of each class")
     table.add_column("client", justify="right")
     names = dataset.class_names or tuple(str(number) for number in range(dataset.classes))
@@ -61,10 +63,10 @@ def show_split(
         table.add_row(str(client), *(str(count) if count else "·" for count in row[:20]), str(row.sum()))
     out.print(table)
     if len(counts) > shown:
-        out.print(f"{len(counts) - shown} more clients: --show N")
+        say(f"{len(counts) - shown} more clients: --show N")
     out.print(escape(picture(counts, clients=shown)))
     if plot is not None:
         plot_split(counts, plot)
-        out.print(f"picture: {plot}")
+        say(f"picture: {plot}")
     if as_json:
         print(json.dumps(manifest))

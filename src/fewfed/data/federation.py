@@ -98,6 +98,8 @@ class SplitFederation:
         return Examples(clean.x + deviation * noise.to(clean.x.device), clean.y)
 
     def counts(self, client: int) -> Tensor:
+        if not self.classes:
+            return torch.zeros(0, dtype=torch.long)
         return torch.bincount(self.dataset.train.y[self._rows(client)], minlength=self.classes)
 
     def union(self) -> Examples:
@@ -142,6 +144,8 @@ class GeneratedFederation:
         return self._make(client)
 
     def counts(self, client: int) -> Tensor:
+        if not self.classes:
+            return torch.zeros(0, dtype=torch.long)
         return torch.bincount(self.examples(client).y, minlength=self.classes)
 
     def union(self) -> Examples:

@@ -29,9 +29,9 @@ class FedBR(FedAvg):
     Before round 1 the server learns `pseudo` unlabelled means of `group` rows, each of a random client, and sends them
     to all (register C20: not only to the first cohort); a client with fewer rows sends none. Each step mixes them with
     local rows, x~ = (x_p + x_j)/2, q = (1/C + onehot(y_j))/2. With l = −contrast(D z~, D z~_global, D z, 1/2) the
-    projector D minimises mean l (max step) and the network CE + mu·mean(−l) + lam·CE(q, x~) (min step): two terms of one
-    loss, each with the other's part detached, so both steps are taken at once. D is each client's own, made anew every
-    round. The numbers are those of FLea's port; preset `official`: the authors' lam, optimiser and wide projector.
+    projector D minimises mean l (max step) and the network CE + mu·mean(−l) + lam·CE(q, x~) (min step): two terms of
+    one loss, each with the other's part detached, so both steps are taken at once. D is each client's own, made anew
+    every round. The numbers are those of FLea's port; preset `official`: the authors' lam, SGD and wide projector.
     """
 
     name = "fedbr"
@@ -124,7 +124,8 @@ class FedBR(FedAvg):
         width = local.shape[1]
         head = projector(STAGE, width, self._widths(width))
         model = {"params": weights, "buffers": {}}
-        return contrast(*(head.apply(model, z) for z in (mixed, received, local)), temperature=0.5)
+        anchor, positive, negative = head.apply(model, torch.cat([mixed, received, local])).chunk(3)
+        return contrast(anchor, positive, negative, temperature=0.5)
 
     def _widths(self, width: int) -> tuple[int, ...]:
         return (256, 256, 512) if self.projector == "port" else (2 * width, width)

@@ -88,5 +88,5 @@ class FedMix(FedAvg):
         rows = ctx.plan.fixed(ctx.client, "averaged rows").permutation(ctx.size)[: groups * self.group]
         x, y = ctx.data.x[rows], one_hot(ctx.data.y[rows], ctx.task.classes)
         shape = (groups, self.group)
-        means = {"mean_x": x.reshape(*shape, *x.shape[1:]).mean(1), "mean_y": y.reshape(*shape, -1).mean(1)}
+        means = {"mean_x": x.reshape(*shape, *x.shape[1:]).mean(1), "mean_y": y.reshape(*shape, *y.shape[1:]).mean(1)}
         return Report(means, {}, float(ctx.size))

@@ -57,11 +57,14 @@ def choose(spec: str, values: Mapping[str, Any] | None = None) -> Chosen:
     if wrapped:
         return _wrap(wrapped[1], wrapped[2], values)
     name, _, preset = spec.strip().partition(":")
-    cls = _from_file(name) if name.endswith(".py") else _lookup(name)
-    if preset and preset not in presets_of(cls.name):
-        raise ConfigError(did_you_mean(f"preset of method '{cls.name}'", preset, presets_of(cls.name)))
-    if (cls.name, preset) in _found():
-        cls = _found()[cls.name, preset]
+    # A file is its own method even where it carries the name of one of this package's.
+    from_file = name.endswith(".py")
+    cls = _from_file(name) if from_file else _lookup(name)
+    known = ("paper", *cls.presets) if from_file else presets_of(name)
+    if preset and preset not in known:
+        raise ConfigError(did_you_mean(f"preset of method '{cls.name}'", preset, known))
+    if not from_file and (name, preset) in _found():
+        cls = _found()[name, preset]
     chosen = cls.presets.get(preset, Preset())
     training = {**cls.variant_training, **chosen.training}
     return Chosen(make(cls, {**chosen.method, **values}, f"method '{cls.name}'"), preset or "paper", training)
@@ -94,12 +97,13 @@ def _from_file(path: str) -> type[Method]:
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"there is no method file '{path}': expected a Python file that defines one method")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module_name = f"fewfed_user_method_{file.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Registered by name, as the import system does: dataclasses look their module up there.
-    sys.modules[file.stem] = module
+    sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:

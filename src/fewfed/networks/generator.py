@@ -97,9 +97,7 @@ def _flat(inputs: int, shape: Shape) -> dict[str, nn.Module]:
 
 
 def _shaped(inputs: int, shape: Shape) -> nn.Sequential:
-    return nn.Sequential(
-        OrderedDict(linear=nn.Linear(inputs, math.prod(shape)), shape=nn.Unflatten(1, tuple(shape)))
-    )
+    return nn.Sequential(OrderedDict(linear=nn.Linear(inputs, math.prod(shape)), shape=nn.Unflatten(1, tuple(shape))))
 
 
 def _step(inputs: int, outputs: int, size: tuple[int, int]) -> nn.Sequential:

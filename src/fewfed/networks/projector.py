@@ -38,7 +38,7 @@ def projector(stage: str, inputs: int, widths: Shape) -> Network:
         if number > 1:
             layers[f"relu{number - 1}"] = nn.ReLU()
         # Without initial values, so that making the structure draws no random numbers.
-        layers[f"linear{number}"] = nn.utils.skip_init(nn.Linear, before, after)
+        layers[f"linear{number}"] = nn.utils.skip_init(nn.Linear, before, after)  # type: ignore[no-untyped-call]
     return Network(stage, {stage: nn.Sequential(layers)})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,15 +18,19 @@ def accuracy_curve(folder: Path) -> tuple[list[int], list[float]]:
     return [record["round"] for record in records], [record["accuracy"] for record in records]
 
 
+def require_matplotlib() -> None:
+    """Raise before work is done whose picture could not be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("drawing needs matplotlib: install fewfed[plot], or leave --plot out")
+
+
 def plot_curves(runs: Mapping[str, Sequence[Path]], path: Path, title: str) -> None:
     """Draw one line a method into a PNG, SVG or PDF."""
-    try:
-        import matplotlib
+    require_matplotlib()
+    import matplotlib
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ConfigError("drawing needs matplotlib: install fewfed[plot], or leave --plot out") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7.5, 4.5), constrained_layout=True)
     for method, folders in runs.items():

@@ -53,10 +53,13 @@ def rows(results: Sequence[tuple[str, Result]]) -> list[Row]:
 
 
 def rich_table(table: Sequence[Row], title: str) -> Table:
+    from rich import box
     from rich.table import Table
 
-    made = Table(title=title, caption="accuracy in %, mean ± standard deviation over seeds; MB of a whole run")
-    made.add_column("method")
+    caption = "accuracy in %, mean ± standard deviation over seeds; MB of a whole run"
+    # Every number fits into 80 columns: names of methods are what a narrow terminal folds.
+    made = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    made.add_column("method", overflow="fold", min_width=8)
     for column in ("best", "last", "last 10", "seeds", "MB up", "down", "steps", "s"):
         made.add_column(column, justify="right", no_wrap=True)
     failures = any(row.failed for row in table)

@@ -1,0 +1,5 @@
+"""`python -m fewfed`."""
+
+from fewfed.cli import main
+
+main()

@@ -1,0 +1,85 @@
+"""Augmentations: wrappers that change what a step of any inner method sees. Nothing is exchanged for them."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fewfed.errors import ConfigError
+from fewfed.method import Batch, Context, Differentiate, Method, Setup
+from fewfed.methods.fedavg import FedAvg
+from fewfed.plan import Draws
+from fewfed.statistics import partners
+from fewfed.task import Score, Task
+from fewfed.tree import Tree
+from fewfed.wrapper import Wrapper
+
+
+@dataclass(frozen=True)
+class Augmentation(Wrapper):
+    """Keeps its own draws apart from the inner method's and hands the inner loss another context or batch."""
+
+    family = "augmentation"
+
+    inner: Method = field(default_factory=FedAvg)
+
+    def own_draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
+        """The augmentation's randomness for one step of `size` rows."""
+        raise NotImplementedError
+
+    def augmented(self, own: Tree, ctx: Context, batch: Batch) -> tuple[Context, Batch]:
+        """What the inner loss sees instead of this context and batch."""
+        raise NotImplementedError
+
+    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
+        return {"inner": self.inner.draw(draws, ctx, size), "own": self.own_draw(draws, ctx, size)}
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        return self.inner.loss(work, *self.augmented(batch.draw["own"], ctx, inner_batch(batch)))
+
+    def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
+        return self.inner.gradient(differentiate, work, ctx, inner_batch(batch))
+
+
+@dataclass(frozen=True)
+class LabelMixing(Augmentation):
+    """An augmentation whose rows have two labels; the task's loss is mixed, whatever the task is."""
+
+    def check(self, setup: Setup) -> None:
+        super().check(setup)
+        if self.inner.needs_classes:
+            raise ConfigError(
+                f"method '{self.name}' mixes labels through the task's loss, but '{self.inner.label}' reads class "
+                "labels by itself: expected an inner method that does not, such as fedavg or fedprox"
+            )
+
+
+@dataclass(frozen=True)
+class MixedLabels:
+    """The task whose loss is weight · L(y) + (1 − weight) · L(y of the partner)."""
+
+    task: Task
+    order: Tensor
+    weight: Tensor
+
+    @property
+    def classes(self) -> int:
+        return self.task.classes
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        theirs = y[partners(self.order, len(y))]
+        return self.weight * self.task.loss(output, y) + (1 - self.weight) * self.task.loss(output, theirs)
+
+    def score(self, output: Tensor, y: Tensor) -> Score:
+        return self.task.score(output, y)
+
+
+def inner_batch(batch: Batch) -> Batch:
+    """The batch with the inner method's own draws."""
+    return batch._replace(draw=batch.draw["inner"])
+
+
+def with_mixed_labels(ctx: Context, order: Tensor, weight: Tensor) -> Context:
+    return dataclasses.replace(ctx, task=MixedLabels(ctx.task, order, weight))

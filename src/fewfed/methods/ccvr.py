@@ -1,0 +1,204 @@
+"""CCVR."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fewfed import tree
+from fewfed.data.examples import Examples
+from fewfed.errors import ConfigError
+from fewfed.losses_features import class_sums, flat_features
+from fewfed.method import Batch, Combined, Context, Differentiate, Method, Preset, Report, Setup
+from fewfed.methods.fedavg import FedAvg
+from fewfed.network import Network
+from fewfed.phase import Clock, Cohort, Combine, Phase
+from fewfed.plan import Draws
+from fewfed.settings import setting
+from fewfed.tree import Tree
+from fewfed.wrapper import Wrapper
+
+COLLECT, CALIBRATE = "collect", "calibrate"
+ROWS = MappingProxyType({"features": Combine.CONCAT, "labels": Combine.CONCAT})
+MOMENTS = MappingProxyType({"sum": Combine.SUM, "outer": Combine.SUM, "count": Combine.SUM})
+RETRAINING: Mapping[str, Any] = MappingProxyType(
+    {"optimizer": "adam", "reset": "round", "weight_decay": 0.0, "clip": 0.0, "batch_rule": "fill", "lr_decay": 0.0}
+)
+
+
+class Gaussians(NamedTuple):
+    """Mean and covariance of the features of each class that anybody has, and which classes these are."""
+
+    classes: Tensor
+    mean: Tensor
+    covariance: Tensor
+
+
+@dataclass(frozen=True)
+class CCVR(Wrapper):
+    """Luo et al., NeurIPS 2021: after any method's last round, the classifier is retrained on all clients' features.
+
+    Default, as FLea compares with it: every client uploads the penultimate features (eval mode) of a fixed tenth of its
+    rows, and the server retrains the stages after them for 20 epochs of Adam. With `cut`, features of that stage and
+    all stages after it (FLea's ICLR Table 9). Preset `gaussian`, the original: clients upload per-class sums, sums of
+    outer products and counts (d² numbers a class), whose totals give the pooled mean and covariance without a single
+    client's value, and the server samples Gaussians. FLea's script retrains the whole network on raw rows of the first 100 clients
+    (register C21): not offered. The last epoch counts, not the best on the test part.
+    """
+
+    name = "ccvr"
+    family = "feature sharing"
+    paper = "Luo et al., No Fear of Heterogeneity: Classifier Calibration for FL with Non-IID Data, NeurIPS 2021"
+    presets = MappingProxyType({"gaussian": Preset({"form": "gaussian"}, note="the original: no features are shared")})
+    neutral = MappingProxyType({"epochs": 0})
+
+    inner: Method = field(default_factory=FedAvg)
+    form: Literal["features", "gaussian"] = setting("features", "retrain on shared features, or on sampled ones")
+    cut: str = setting("", "stage whose features are used; empty = the last but one, so that the head is retrained")
+    share: float = setting(0.1, "form 'features': fraction of each client's rows that is shared; FLea 0.1", gt=0, le=1)
+    samples: int = setting(2000, "form 'gaussian': rows sampled a class; public re-implementations 2000", ge=1)
+    epochs: int = setting(20, "epochs of retraining; 0 = none; FLea 20", ge=0)
+    batch: int = setting(64, "rows of a batch of retraining; FLea 64", ge=1)
+    lr: float = setting(1e-4, "learning rate of retraining; FLea 1e-4", gt=0)
+
+    def check(self, setup: Setup) -> None:
+        self.inner.check(setup)
+        if self.inner.personal_model:
+            raise ConfigError(f"method 'ccvr' retrains one common model, which '{self.inner.label}' does not have")
+        if any(phase.name in (COLLECT, CALIBRATE) for phase in self.inner.phases(Clock(0, 1, 1))):
+            raise ConfigError(f"'{self.inner.label}' calibrates already: wrap it in 'ccvr' once")
+        if self.form == "gaussian" and not setup.task.classes:
+            raise ConfigError("method 'ccvr' samples features of each class: expected a classification task")
+        if self._cut(setup.net) == len(setup.net.stages):
+            raise ConfigError(f"cut '{self.cut}' leaves nothing to retrain: expected a stage before the last")
+
+    def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        before = self.inner.phases(clock)
+        if not clock.last or not self.epochs:
+            return before
+        training = {**RETRAINING, "lr": self.lr, "batch": self.batch}
+        return (
+            *before,
+            Phase(COLLECT, 0, ROWS if self.form == "features" else MOMENTS, Cohort.ALL),
+            Phase(CALIBRATE, self.epochs, {"retrained": Combine.MEAN}, Cohort.SERVER, training=training),
+        )
+
+    def broadcast(self, server: Tree, phase: Phase) -> Tree:
+        if phase.name not in (COLLECT, CALIBRATE):
+            return self.inner.broadcast(server, phase)
+        model = {"model": self.inner.predictor(server, {})}
+        return model if phase.name == COLLECT else {**model, **server["collected"]}
+
+    def personal(self, server: Tree, phase: Phase, client: int) -> Tree:
+        return {} if phase.name in (COLLECT, CALIBRATE) else self.inner.personal(server, phase, client)
+
+    def data(self, ctx: Context) -> Examples:
+        if ctx.phase.name == COLLECT:
+            return ctx.data
+        if ctx.phase.name != CALIBRATE:
+            return self.inner.data(ctx)
+        if self.form == "features":
+            return Examples(ctx.shared["features"], ctx.shared["labels"])
+        totals = pooled(ctx.shared["sum"], ctx.shared["outer"], ctx.shared["count"])
+        return sampled(totals, self.samples, ctx.plan.draws(ctx.clock.round, "gaussian", ctx.client))
+
+    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
+        return {} if ctx.phase.name == CALIBRATE else self.inner.draw(draws, ctx, size)
+
+    def begin(self, ctx: Context) -> Tree:
+        if ctx.phase.name == COLLECT:
+            return tree.clone(ctx.shared["model"])
+        if ctx.phase.name != CALIBRATE:
+            return self.inner.begin(ctx)
+        after = ctx.net.stages[self._cut(ctx.net) :]
+        return {
+            part: tree.clone({name: value for name, value in leaves.items() if name.split(".")[0] in after})
+            for part, leaves in ctx.shared["model"].items()
+        }
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        if ctx.phase.name != CALIBRATE:
+            return self.inner.loss(work, ctx, batch)
+        return {"retrain": ctx.task.loss(ctx.net.apply(work, batch.x, start=self._cut(ctx.net)), batch.y)}
+
+    def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
+        if ctx.phase.name == CALIBRATE:
+            return differentiate(work)
+        return self.inner.gradient(differentiate, work, ctx, batch)
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        if ctx.phase.name == CALIBRATE:
+            return Report({"retrained": work}, {}, 1.0)
+        if ctx.phase.name != COLLECT:
+            return self.inner.end(work, ctx)
+        rows = self._rows(ctx)
+        features = ctx.net.apply(work, ctx.data.x[rows], stop=self._cut(ctx.net), train=False)
+        labels = ctx.data.y[rows]
+        if self.form == "features":
+            return Report({"features": features, "labels": labels}, {}, float(ctx.size))
+        return Report(moments(flat_features(features), labels, ctx.task.classes), {}, float(ctx.size))
+
+    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
+        if phase.name == COLLECT:
+            return {**server, "collected": combined.values}
+        if phase.name != CALIBRATE:
+            return self.inner.absorb(server, phase, combined)
+        model, retrained = self.inner.predictor(server, {}), combined.values["retrained"]
+        rest = {name: value for name, value in server.items() if name != "collected"}
+        return {**rest, "calibrated": {part: {**model[part], **retrained[part]} for part in model}}
+
+    def predictor(self, server: Tree, state: Tree) -> Tree:
+        model: Tree = server["calibrated"] if "calibrated" in server else self.inner.predictor(server, state)
+        return model
+
+    def _cut(self, net: Network) -> int:
+        return net.position(self.cut) if self.cut else net.penultimate
+
+    def _rows(self, ctx: Context) -> Tensor:
+        if self.form == "gaussian":
+            return torch.arange(ctx.size)
+        count = max(1, int(self.share * ctx.size))
+        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=False)
+
+
+def moments(z: Tensor, y: Tensor, classes: int) -> Tree:
+    """What one client adds to everybody's moments: per class the sum, the sum of outer products and the count."""
+    sums, counts = class_sums(z, y, classes)
+    outer = torch.stack([z[y == c].T @ z[y == c] for c in range(classes)])
+    return {"sum": sums, "outer": outer, "count": counts}
+
+
+def pooled(sums: Tensor, outer: Tensor, count: Tensor) -> Gaussians:
+    """Mean and unbiased covariance of all rows of a class together; one row alone has covariance 0."""
+    classes = (count > 0).nonzero().flatten()
+    n = count[classes].double().reshape(-1, 1)
+    mean = sums[classes].double() / n
+    scatter = outer[classes].double() - n.unsqueeze(2) * mean.unsqueeze(2) * mean.unsqueeze(1)
+    # What rounding leaves of a single row's scatter is not a covariance.
+    covariance = torch.where(n.unsqueeze(2) > 1, scatter / (n - 1).clamp(min=1).unsqueeze(2), 0.0)
+    return Gaussians(classes, mean, (covariance + covariance.mT) / 2)
+
+
+def sampled(gaussians: Gaussians, samples: int, draws: Draws) -> Examples:
+    """`samples` rows of every class, from its Gaussian."""
+    rows = []
+    for mean, covariance in zip(gaussians.mean, gaussians.covariance, strict=True):
+        noise = draws.normal(samples, len(mean)).to(mean)
+        rows.append((mean + noise @ safe_root(covariance).T).float())
+    return Examples(torch.cat(rows), gaussians.classes.repeat_interleave(samples))
+
+
+def safe_root(covariance: Tensor) -> Tensor:
+    """A Cholesky root, with as little added to the diagonal as makes one exist: few rows give singular covariances."""
+    # No eigenvalue lies below minus this bound (Gershgorin), so the last attempt cannot fail.
+    bound = covariance.abs().sum(1).max()
+    root = torch.zeros_like(covariance)
+    for part in (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 2.0):
+        factor = torch.linalg.cholesky_ex(covariance + part * bound * torch.eye(len(covariance)).to(covariance))
+        root = factor.L
+        if not bool(factor.info) or not bool(bound):
+            break
+    return root

@@ -1,0 +1,61 @@
+"""FedRobust."""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from fewfed import tree
+from fewfed.method import Batch, Context, Differentiate, Report, Setup
+from fewfed.methods.fedavg import FedAvg
+from fewfed.phase import MODEL, Clock, Phase
+from fewfed.settings import setting
+from fewfed.tree import Tree
+
+AFFINE = ("stretch", "shift")
+
+
+@dataclass(frozen=True)
+class FedRobust(FedAvg):
+    """Reisizadeh et al., NeurIPS 2020: training against the worst affine distortion of each client's inputs.
+
+    min_w max_{L,d} loss(w; L·x + d, y) − lam·(‖L − I‖² + ‖d‖²): each batch one step of the local optimiser, down in w
+    and up in the client's own (L, d), from one gradient. Only w is averaged; (L, d) stay at the client and start from
+    its last participation. Deviations: one stretch (L − I) and one shift for each channel of the input, a full L being
+    infeasible for images; lam and step sizes are recommended values. Details beyond the objective are unverified.
+    """
+
+    name = "fedrobust"
+    family = "local objective"
+    paper = "Reisizadeh et al., Robust Federated Learning: The Case of Affine Distribution Shifts, NeurIPS 2020"
+    neutral = MappingProxyType({"ascent": 0.0})
+
+    weight: float = setting(1.0, "lam, price of a distortion (recommended)", ge=0)
+    ascent: float = setting(1.0, "factor on the upward gradient; 1 = the rate of the model, 0 = no distortion", ge=0)
+
+    def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        return (Phase("train", clock.epochs, MODEL, keeps_state=True),)
+
+    def client_init(self, setup: Setup) -> Tree:
+        shape = (setup.shape[0], *(1 for _ in setup.shape[1:]))
+        return {name: torch.zeros(shape) for name in AFFINE}
+
+    def begin(self, ctx: Context) -> Tree:
+        work = super().begin(ctx)
+        return {**work, "params": {**work["params"], **tree.clone(ctx.state)}}
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        stretch, shift = (work["params"][name] for name in AFFINE)
+        price = stretch.square().sum() + shift.square().sum()
+        seen = batch._replace(x=batch.x * (1 + stretch) + shift)
+        return {**super().loss(work, ctx, seen), "distortion": -self.weight * price}
+
+    def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
+        slope, terms = differentiate(work)
+        return {**slope, **{name: -self.ascent * slope[name] for name in AFFINE}}, terms
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        own = {name: work["params"][name] for name in AFFINE}
+        params = {name: value for name, value in work["params"].items() if name not in own}
+        return Report({"model": {"params": params, "buffers": work["buffers"]}}, own, float(ctx.size))

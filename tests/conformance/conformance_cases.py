@@ -1,0 +1,201 @@
+"""Every registered method as the suite runs it: on eight clients with few digits of few classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from engine.exact import differences, without_seconds
+from support import digits_federation, digits_network
+
+from fewfed import tree
+from fewfed.data.federation import Federation, GeneratedFederation
+from fewfed.engine.evaluation import Evaluate
+from fewfed.engine.job import Done, Executor, Job, Member, Outcome
+from fewfed.engine.loop import RoundView, run_rounds
+from fewfed.engine.sequential import Sequential
+from fewfed.engine.store import ClientStore
+from fewfed.errors import ConfigError
+from fewfed.method import Method
+from fewfed.methods.registry import choose, presets_of, registered, wrapped_field
+from fewfed.phase import Clock, Phase
+from fewfed.plan import Plan
+from fewfed.task import Classification
+from fewfed.training import Training
+from fewfed.tree import Tree
+
+SIZES = (14, 9, 20, 6, 12, 17, 8, 11)
+ROUNDS = 3
+COHORT = 4
+TEST_ROWS = 120
+TRAINING: Mapping[str, Any] = {"epochs": 2, "batch": 8, "lr": 0.003}
+
+
+def every_spec() -> list[str]:
+    """Each method as a user would write it, with each of its presets; wrappers also around another method."""
+    found = []
+    for name, cls in registered().items():
+        found += [name if preset == "paper" else f"{name}:{preset}" for preset in presets_of(name)]
+        if wrapped_field(cls) and _fits(f"{name}(fedprox)"):
+            found.append(f"{name}(fedprox)")
+    return found
+
+
+def _fits(spec: str) -> bool:
+    """Whether a wrapper accepts what it is put around; some only take methods that share features."""
+    try:
+        job = job_for(spec)
+        job.method.check(job.setup)
+    except ConfigError:
+        return False
+    return True
+
+
+def federation() -> Federation:
+    whole = digits_federation(len(SIZES), SIZES)
+    # Personal methods are scored once a client and round: a short test part keeps that cheap.
+    return GeneratedFederation(len(SIZES), whole.examples, whole.test.rows(torch.arange(TEST_ROWS)), whole.classes)
+
+
+def training_for(spec: str) -> Training:
+    return Training(**{**TRAINING, **choose(spec).training})
+
+
+def job_for(spec: str, values: Mapping[str, Any] | None = None, clients: Federation | None = None) -> Job:
+    """The method on digits, with its preset's training."""
+    return job_of(choose(spec, values).method, training_for(spec), clients)
+
+
+def job_of(method: Method, training: Training, clients: Federation | None = None) -> Job:
+    plan = Plan(0, training.batch, training.batch_rule, training.sampling)
+    return Job(method, digits_network(), Classification(10), clients or federation(), training, plan)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is known after a round."""
+
+    server: Tree
+    states: dict[int, Tree]
+
+    def differences(self, other: Moment) -> list[str]:
+        found = [f"server: {text}" for text in differences(self.server, other.server)]
+        if self.states.keys() != other.states.keys():
+            found.append(f"states of {sorted(self.states)} are not states of {sorted(other.states)}")
+        for client in self.states.keys() & other.states.keys():
+            found += [f"client {client}: {text}" for text in differences(self.states[client], other.states[client])]
+        return found
+
+
+@dataclass
+class Moments:
+    """The observer that keeps them, and every round's metrics without the time it took."""
+
+    after: list[Moment] = field(default_factory=list)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+
+    def after_round(self, view: RoundView) -> None:
+        clients = range(len(view.job.federation))
+        states = {k: tree.clone(state) for k in clients if (state := view.store.get(k)) is not None}
+        self.after.append(Moment(tree.clone(view.server), states))
+        self.metrics.append(without_seconds(view.metrics))
+
+
+@dataclass(frozen=True)
+class Played:
+    """A finished run."""
+
+    job: Job
+    moments: Moments
+
+    @property
+    def last(self) -> Moment:
+        return self.moments.after[-1]
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        return self.moments.metrics
+
+
+def play(
+    job: Job,
+    executor: Executor | None = None,
+    *,
+    rounds: int = ROUNDS,
+    cohort: int = COHORT,
+    store: ClientStore | None = None,
+    server: Tree | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    evaluate_every: int = 1,
+) -> Played:
+    """Run rounds [start, rounds); with `stop`, only those before it, as if the run were interrupted there."""
+    moments = Moments()
+    observers = [Evaluate(evaluate_every, clients=0), moments, _Interruption(stop)]
+    try:
+        run_rounds(
+            job,
+            executor or Sequential(job),
+            observers,
+            rounds=rounds,
+            cohort=cohort,
+            store=ClientStore() if store is None else store,
+            server=server,
+            start=start,
+        )
+    except _InterruptedRun:
+        pass
+    return Played(job, moments)
+
+
+class _InterruptedRun(Exception):
+    """Not an error: the run was to end here."""
+
+
+@dataclass(frozen=True)
+class _Interruption:
+    before: int | None
+
+    def after_round(self, view: RoundView) -> None:
+        if self.before is not None and view.clock.round + 1 >= self.before:
+            raise _InterruptedRun
+
+
+def states_in(moment: Moment) -> ClientStore:
+    store = ClientStore()
+    for client, state in moment.states.items():
+        store.put(client, state)
+    return store
+
+
+class Guarded(Sequential):
+    """Runs a method and notes where it breaks the agreement between methods and engines."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.changed_inputs: list[str] = []
+        self.wrong_uploads: list[str] = []
+        self.undeclared_states: list[str] = []
+
+    def run(self, phase: Phase, clock: Clock, shared: Tree, members: Iterable[Member]) -> Iterator[Outcome]:
+        for member in members:
+            given: Tree = {"shared": shared, "personal": member.personal, "state": member.state}
+            before = tree.clone(given)
+            (outcome,) = super().run(phase, clock, shared, [member])
+            where = f"round {clock.round + 1}, phase '{phase.name}', client {member.client}"
+            self.changed_inputs += [f"{where}: {text}" for text in differences(before, given)]
+            asked = [path for path, leaf in tree.leaves(given) if leaf.requires_grad]
+            self.changed_inputs += [f"{where}: {path} was made trainable" for path in asked]
+            if isinstance(outcome, Done):
+                self._look_at(outcome, phase, where)
+            yield outcome
+
+    def _look_at(self, outcome: Done, phase: Phase, where: str) -> None:
+        if set(outcome.upload) != set(phase.uploads):
+            self.wrong_uploads.append(f"{where}: declared {sorted(phase.uploads)}, sent {sorted(outcome.upload)}")
+        loose = [path for path, leaf in tree.leaves(outcome.upload) if leaf.requires_grad]
+        self.wrong_uploads += [f"{where}: {path} still has a gradient history" for path in loose]
+        if outcome.state and not phase.keeps_state:
+            self.undeclared_states.append(f"{where}: kept {sorted(outcome.state)}")

@@ -1,0 +1,142 @@
+"""CCVR: pooled moments against NumPy, sampling, and what is retrained when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fewfed.data.examples import Examples
+from fewfed.engine.evaluation import Evaluate
+from fewfed.errors import ConfigError
+from fewfed.methods.ccvr import CCVR, COLLECT, Gaussians, moments, pooled, safe_root, sampled
+from fewfed.methods.local import Local
+from fewfed.methods.registry import choose
+from fewfed.phase import Clock, Cohort, Combine
+from fewfed.plan import Draws
+from fewfed.task import Classification
+from support import context, digits_federation, digits_network, job_of, linear_network, run
+
+
+def test_moments_of_two_clients_pool_to_those_of_their_union(flea_values: dict[str, Any]) -> None:
+    case = flea_values["ccvr_pooled_moments"]
+    method = CCVR(form="gaussian")
+    net = linear_network(torch.eye(2).tolist())
+    phase = next(p for p in method.phases(Clock(0, 1, 1)) if p.name == COLLECT)
+    uploads = []
+    for name in ("client_a", "client_b"):
+        x = torch.tensor(case[name], dtype=torch.float64)
+        ctx = context(net, Examples(x, torch.zeros(len(x), dtype=torch.long)), phase=phase, task=Classification(2))
+        uploads.append(method.end(net.model(), ctx).upload)
+    union = pooled(*(uploads[0][name] + uploads[1][name] for name in ("sum", "outer", "count")))
+    assert union.classes.tolist() == [0]
+    assert union.mean[0].tolist() == pytest.approx(case["mean"], abs=1e-12)
+    assert union.covariance[0].flatten().tolist() == pytest.approx(np.ravel(case["cov"]).tolist(), abs=1e-12)
+    assert set(phase.uploads.values()) == {Combine.SUM}
+
+
+def test_pooling_many_clients_equals_numpys_covariance_of_all_rows() -> None:
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(60, 4)) + 3, draw.integers(0, 3, 60)
+    parts = [moments(torch.tensor(x[rows]), torch.tensor(y[rows]), 4) for rows in np.array_split(np.arange(60), 7)]
+    union = pooled(*(sum(part[name] for part in parts) for name in ("sum", "outer", "count")))
+    assert union.classes.tolist() == [0, 1, 2]
+    for c in range(3):
+        assert np.allclose(union.mean[c], x[y == c].mean(0), atol=1e-10)
+        assert np.allclose(union.covariance[c], np.cov(x[y == c].T), atol=1e-10)
+
+
+def test_a_single_row_has_no_spread_and_a_singular_covariance_has_a_root() -> None:
+    z = torch.tensor([[1.3, 2.7, 0.1]])
+    lone = pooled(*moments(z, torch.tensor([1]), 3).values())
+    drawn = sampled(lone, 5, Draws(0))
+    assert drawn.y.tolist() == [1] * 5
+    assert torch.allclose(drawn.x, z.expand(5, 3), atol=1e-6)
+    line = torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)
+    singular = torch.outer(line, line)
+    root = safe_root(singular)
+    assert torch.allclose(root @ root.T, singular, atol=1e-4)
+    slightly_negative = singular - 1e-7 * torch.eye(3, dtype=torch.float64)
+    assert torch.isfinite(safe_root(slightly_negative)).all()
+    assert torch.isfinite(safe_root(-torch.eye(2, dtype=torch.float64))).all()
+
+
+def test_samples_have_the_moments_they_were_drawn_from() -> None:
+    covariance = torch.tensor([[3.7, 1.5], [1.5, 1.0]], dtype=torch.float64)
+    gaussians = Gaussians(torch.tensor([4]), torch.tensor([[2.2, 1.0]], dtype=torch.float64), covariance.unsqueeze(0))
+    drawn = sampled(gaussians, 20000, Draws(1))
+    assert np.allclose(drawn.x.mean(0), [2.2, 1.0], atol=0.06)
+    assert np.allclose(np.cov(drawn.x.T.numpy()), covariance, atol=0.12)
+
+
+@pytest.mark.parametrize("form", ["features", "gaussian"])
+def test_only_the_head_changes_and_only_after_the_last_round(form: str) -> None:
+    federation = digits_federation(10, 20)
+    method = choose("ccvr", {"form": form, "samples": 50}).method
+    plain, ended = (run(job_of(m, federation), rounds=2, cohort=5) for m in ("fedavg", method))
+    assert [[p.phase.name for p in view.phases] for view in ended.views] == [
+        ["train"],
+        ["train", "collect", "calibrate"],
+    ]
+    collect, calibrate = ended.views[-1].phases[1:]
+    assert (collect.phase.cohort, calibrate.phase.cohort) == (Cohort.ALL, Cohort.SERVER)
+    assert calibrate.bytes_up == 0
+    before, after = plain.server["model"]["params"], method.predictor(ended.server, {})["params"]
+    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert changed == {"head.weight", "head.bias"}
+    assert "collected" not in ended.server
+
+
+def test_a_cut_retrains_every_stage_after_it_on_features_of_that_stage() -> None:
+    federation = digits_federation(6, 20)
+    method = choose("ccvr", {"cut": "conv1", "epochs": 2}).method
+    ended = run(job_of(method, federation), rounds=1, cohort=3)
+    features = ended.views[-1].phases[1].combined.values["features"]
+    assert features.shape == (6 * 2, 16, 8, 8)
+    before, after = ended.server["model"], method.predictor(ended.server, {})
+    kept = {name for name, value in before["params"].items() if torch.equal(value, after["params"][name])}
+    assert kept == {name for name in before["params"] if name.startswith("conv1.")}
+    assert torch.equal(before["buffers"]["conv1.norm.running_mean"], after["buffers"]["conv1.norm.running_mean"])
+    assert not torch.equal(before["buffers"]["conv2.norm.running_mean"], after["buffers"]["conv2.norm.running_mean"])
+
+
+def test_features_are_those_of_the_final_model_in_eval_mode() -> None:
+    federation = digits_federation(3, 30)
+    ended = run(job_of("ccvr", federation), rounds=1, cohort=3)
+    features = ended.views[-1].phases[1].combined.values["features"]
+    net = digits_network()
+    everybody = net.apply(ended.server["model"], federation.union().x, stop=net.penultimate, train=False)
+    nearest = (features.unsqueeze(1) - everybody).abs().amax(2).min(1).values
+    assert len(features) == 9
+    assert float(nearest.max()) < 1e-5
+
+
+def test_it_wraps_methods_with_phases_and_state_of_their_own() -> None:
+    for spec in ("ccvr(flea)", "ccvr(moon)", "ccvr(fedgen-latent)"):
+        ended = run(job_of(spec, digits_federation(6, 15)), rounds=2, cohort=3, observers=[Evaluate()])
+        assert 0 <= ended.metrics[-1]["accuracy"] <= 1
+        assert ended.views[-1].phases[-1].phase.name == "calibrate"
+
+
+def test_it_lifts_the_head_that_label_skew_broke() -> None:
+    federation = digits_federation(10, 40)
+    final = {
+        spec: run(job_of(spec, federation, training={"epochs": 3}), rounds=3, cohort=4, observers=[Evaluate()])
+        for spec in ("fedavg", "ccvr:gaussian")
+    }
+    fedavg, ccvr = (ended.metrics[-1]["accuracy"] for ended in final.values())
+    assert ccvr > fedavg
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    job = job_of("fedavg")
+    with pytest.raises(ConfigError, match="one common model"):
+        CCVR(inner=Local()).check(job.setup)
+    with pytest.raises(ConfigError, match="once"):
+        CCVR(inner=CCVR()).check(job.setup)
+    with pytest.raises(ConfigError, match="nothing to retrain"):
+        CCVR(cut="head").check(job.setup)
+    with pytest.raises(ConfigError, match="share"):
+        choose("ccvr", {"share": 0.0})

@@ -1,0 +1,81 @@
+"""FedProto: prototypes as a mean over clients, the pull towards them, and the published personal form."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from fewfed.data.examples import Examples
+from fewfed.engine.evaluation import Evaluate
+from fewfed.method import Combined
+from fewfed.methods.fedproto import FedProto, PersonalFedProto
+from fewfed.phase import Clock, Combine
+from fewfed.task import Classification
+from support import batch_of, context, digits_federation, job_of, linear_network, run
+
+NET = linear_network(torch.eye(2).tolist())
+TASK = Classification(2)
+
+
+def examples(x: list[list[float]], y: list[int]) -> Examples:
+    return Examples(torch.tensor(x, dtype=torch.float64), torch.tensor(y))
+
+
+def test_prototypes_are_unweighted_means_over_the_clients_that_have_the_class() -> None:
+    method = FedProto()
+    clients = [
+        examples([[0.0, 0.0], [2.0, 4.0]], [0, 0]),
+        examples([[7.0, 8.0], [1.0, 1.0]], [0, 1]),
+        examples([[3.0, 5.0]], [1]),
+    ]
+    uploads = [method.end(NET.model(), context(NET, data, task=TASK)).upload for data in clients]
+    totals = {name: sum(upload[name] for upload in uploads) for name in ("means", "present")}
+    server = {"model": NET.model(), "prototypes": torch.zeros(2, 2), "known": torch.zeros(2)}
+    phase = method.phases(Clock(0, 1, 1))[0]
+    after = method.absorb(server, phase, Combined({"model": NET.model(), **totals}, (0, 1, 2), (2.0, 2.0, 1.0)))
+    assert after["prototypes"].tolist() == [[4.0, 5.0], [2.0, 3.0]]
+    assert after["known"].tolist() == [1, 1]
+    assert {phase.uploads[name] for name in ("means", "present")} == {Combine.SUM}
+
+
+def test_a_prototype_outlives_rounds_without_its_class() -> None:
+    method = FedProto()
+    server = {"prototypes": torch.tensor([[1.0, 2.0], [0.0, 0.0]]), "known": torch.tensor([1.0, 0.0])}
+    values = {"means": torch.tensor([[0.0, 0.0], [6.0, 8.0]]), "present": torch.tensor([0.0, 2.0])}
+    after = method.absorb(server, method.phases(Clock(0, 1, 1))[0], Combined(values, (0, 1), (1.0, 1.0)))
+    assert after["prototypes"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert after["known"].tolist() == [1, 1]
+
+
+def test_the_pull_is_the_mean_square_over_rows_whose_class_is_known() -> None:
+    data = examples([[1.0, 2.0], [5.0, 5.0]], [0, 1])
+    shared = {
+        "model": NET.model(),
+        "prototypes": torch.tensor([[0.0, 0.0], [9.0, 9.0]], dtype=torch.float64),
+        "known": torch.tensor([1.0, 0.0], dtype=torch.float64),
+    }
+    terms = FedProto(weight=0.1).loss(NET.model(), context(NET, data, shared, task=TASK), batch_of(data))
+    assert terms["prototype"].item() == pytest.approx(0.1 * ((1 + 4) / 2 + 0) / 2, abs=1e-12)
+
+
+def test_the_personal_form_exchanges_prototypes_only_and_every_client_keeps_its_model() -> None:
+    job = job_of("fedproto:personal", digits_federation(6, 20))
+    assert isinstance(job.method, PersonalFedProto)
+    ended = run(job, rounds=2, cohort=6, observers=[Evaluate()])
+    phase = ended.views[-1].phases[0]
+    assert set(phase.combined.values) == {"means", "present"}
+    assert set(phase.shared) == {"prototypes", "known"}
+    models = [ended.views[-1].store.get(client) for client in range(2)]
+    assert models[0] is not None
+    assert models[1] is not None
+    assert not torch.equal(*(model["model"]["params"]["head.weight"] for model in models))
+    assert ended.metrics[-1]["accuracy_matched"] > ended.metrics[-1]["accuracy"]
+
+
+def test_the_personal_form_never_receives_the_server_model() -> None:
+    job = job_of("fedproto:personal", digits_federation(3, 10))
+    phase = dataclasses.replace(job.method.phases(Clock(0, 2, 1))[0])
+    assert phase.keeps_state
+    assert "model" not in phase.uploads
