@@ -39,7 +39,7 @@ class ConfigFile:
 
     def explain(self, error: FewfedError) -> FewfedError:
         """The same error with file and line, where it speaks of a key, or else of a text value, of this file."""
-        text = str(error)
+        text = str(error).split(": did you mean")[0].split(": expected")[0]  # What was found, not what was meant.
         by_key = [place for place in self.places if _speaks_of(text, place.name)]
         by_value = [place for place in self.places if any(f"'{value}'" in text for value in _texts(place.value))]
         for place in (*by_key, *by_value):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from engine.exact import differences, without_seconds
-from support import digits_federation, digits_network
 
+from engine.exact import differences, without_seconds
 from fewfed import tree
 from fewfed.data.federation import Federation, GeneratedFederation
 from fewfed.engine.evaluation import Evaluate
@@ -25,6 +25,7 @@ from fewfed.plan import Plan
 from fewfed.task import Classification
 from fewfed.training import Training
 from fewfed.tree import Tree
+from support import digits_federation, digits_network
 
 SIZES = (14, 9, 20, 6, 12, 17, 8, 11)
 ROUNDS = 3
@@ -134,7 +135,7 @@ def play(
     """Run rounds [start, rounds); with `stop`, only those before it, as if the run were interrupted there."""
     moments = Moments()
     observers = [Evaluate(evaluate_every, clients=0), moments, _Interruption(stop)]
-    try:
+    with contextlib.suppress(_InterruptedRun):
         run_rounds(
             job,
             executor or Sequential(job),
@@ -145,8 +146,6 @@ def play(
             server=server,
             start=start,
         )
-    except _InterruptedRun:
-        pass
     return Played(job, moments)
 
 
@@ -199,3 +198,12 @@ class Guarded(Sequential):
         self.wrong_uploads += [f"{where}: {path} still has a gradient history" for path in loose]
         if outcome.state and not phase.keeps_state:
             self.undeclared_states.append(f"{where}: kept {sorted(outcome.state)}")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A method as a user writes it, its run in one process, and what was noticed on the way."""
+
+    spec: str
+    played: Played
+    guard: Guarded

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
-from conformance_cases import Guarded, Played, every_spec, job_for, play
-
-
-@dataclass(frozen=True)
-class Reference:
-    """A method as a user writes it, its run in one process, and what was noticed on the way."""
-
-    spec: str
-    played: Played
-    guard: Guarded
+from conformance_cases import Guarded, Reference, every_spec, job_for, play
 
 
 @pytest.fixture(scope="session", params=every_spec())

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conformance_cases import COHORT, ROUNDS, SIZES, TEST_ROWS, TRAINING, job_of, play, states_in
-from conftest import Reference
-from engine.exact import differences
-from support import digits, digits_federation
+from conformance_cases import COHORT, ROUNDS, SIZES, TEST_ROWS, TRAINING, Reference, job_of, play, states_in
 
+from engine.exact import differences
 from fewfed import arrays, tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import Federation, GeneratedFederation
@@ -24,6 +22,7 @@ from fewfed.phase import Clock, Cohort
 from fewfed.plan import Plan
 from fewfed.training import Training
 from fewfed.tree import Tree
+from support import digits, digits_federation
 
 pytestmark = pytest.mark.timeout(120)
 

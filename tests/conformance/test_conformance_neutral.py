@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from conformance_cases import SIZES, Played, job_for, job_of, play, training_for
-from engine.exact import differences
 
+from engine.exact import differences
 from fewfed.method import Method
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.registry import choose, presets_of, registered, wrapped_field

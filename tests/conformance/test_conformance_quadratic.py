@@ -2,11 +2,12 @@
 
 Client k has the loss h_k/2 · (w − w_k)² with curvature h_k = mean(x²). One gradient step a round on the whole data is
 gradient descent on the mean loss, so every method ends at Σ h_k w_k / Σ h_k. With K steps a client moves the fraction
-1 − (1 − η h_k)^K of the way to its own optimum; FedAvg then settles where these moves cancel, nearer to the flat client.
+1 − (1 − η h_k)^K of the way to its own optimum; FedAvg then settles where these moves cancel, off the optimum.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -37,7 +38,7 @@ ROUNDS = 500
 CALM = 25
 """Rounds in a row that must agree before a run counts as settled."""
 TOLERANCE = 0.02 * (OPTIMA[1] - OPTIMA[0])
-"""Far less than the distance between the optimum and FedAvg's fixed point; methods with a bias of their own need some."""
+"""Far less than the way from the optimum to FedAvg's fixed point; a perturbed gradient has a bias of its own."""
 
 ELSEWHERE: Mapping[str, str] = {
     "fedfv": "in one dimension opposite updates contradict each other entirely, so it goes where neither is worse",
@@ -121,10 +122,8 @@ class Path:
 
 def path(job: Job, goal: float, tolerance: float = TOLERANCE, rounds: int = ROUNDS) -> Path:
     walked = Path(goal, tolerance)
-    try:
+    with contextlib.suppress(_Settled):
         run_rounds(job, Sequential(job), [walked], rounds=rounds, cohort=2, store=ClientStore())
-    except _Settled:
-        pass
     return walked
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from exact import differences
 from probes import ExtraTerm, Interrupted, fail
-from support import digits_federation, job_of, run
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -21,6 +20,7 @@ from fewfed.method import Batch, Context
 from fewfed.methods.fedavg import FedAvg
 from fewfed.phase import Clock
 from fewfed.tree import Tree
+from support import digits_federation, job_of, run
 
 OPTIMIZERS: dict[str, tuple[dict[str, Any], type[torch.optim.Optimizer], dict[str, Any]]] = {
     "sgd": ({"optimizer": "sgd", "lr": 0.1}, torch.optim.SGD, {"lr": 0.1}),

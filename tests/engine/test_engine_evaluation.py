@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss, recall_score
-from support import digits_federation, job_of, run
 
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
@@ -20,6 +19,7 @@ from fewfed.engine.sequential import Sequential
 from fewfed.engine.store import ClientStore
 from fewfed.task import Classification, Regression, Score
 from fewfed.tree import Tree
+from support import digits_federation, job_of, run
 
 TRAINING = {"lr": 0.003, "epochs": 3}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import torch
-from support import job_of, run
 
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.evaluation import Evaluate
+from support import job_of, run
 
 CLIENTS = 100_000
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from exact import differences
 from probes import Interrupted, fail
-from support import digits_federation, digits_network, job_of, linear_network, run
 
 from fewfed import tree
 from fewfed.data.examples import Examples
@@ -25,6 +24,7 @@ from fewfed.method import Combined, Context, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.phase import NOTHING, Clock, Cohort, Combine, Phase
 from fewfed.tree import Tree
+from support import digits_federation, digits_network, job_of, linear_network, run
 
 ROW_BYTES = 3 * 8
 MODEL_BYTES = 2 * 3 * 8
@@ -182,7 +182,7 @@ class Secretive(FedAvg):
 
 
 def test_keeping_state_without_declaring_it_is_an_error_that_names_the_phase() -> None:
-    with pytest.raises(RunError, match="phase 'train'.*keeps_state"):
+    with pytest.raises(RunError, match=r"phase 'train'.*keeps_state"):
         run(job(Secretive(), SIZES), rounds=1)
 
 

@@ -15,7 +15,6 @@ import torch
 from exact import differences, without_seconds
 from probes import ExtraTerm, Interrupted, fail, kill, kill_both_once, kill_once
 from processes import children, open_files
-from support import Recorder, digits_federation, job_of
 
 from fewfed import tree
 from fewfed.engine.evaluation import Evaluate
@@ -28,6 +27,7 @@ from fewfed.method import Context, Method
 from fewfed.methods.fedavg import FedAvg
 from fewfed.phase import Clock
 from fewfed.tree import Tree
+from support import Recorder, digits_federation, job_of
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -138,5 +138,7 @@ def test_what_does_not_fit_is_refused() -> None:
         CCVR(inner=CCVR()).check(job.setup)
     with pytest.raises(ConfigError, match="nothing to retrain"):
         CCVR(cut="head").check(job.setup)
+    with pytest.raises(ConfigError, match="last stage only"):
+        CCVR(form="gaussian", cut="conv1").check(job.setup)
     with pytest.raises(ConfigError, match="share"):
         choose("ccvr", {"share": 0.0})

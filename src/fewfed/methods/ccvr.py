@@ -45,8 +45,8 @@ class CCVR(Wrapper):
     rows, and the server retrains the stages after them for 20 epochs of Adam. With `cut`, features of that stage and
     all stages after it (FLea's ICLR Table 9). Preset `gaussian`, the original: clients upload per-class sums, sums of
     outer products and counts (d² numbers a class), whose totals give the pooled mean and covariance without a single
-    client's value, and the server samples Gaussians. FLea's script retrains the whole network on raw rows of the first 100 clients
-    (register C21): not offered. The last epoch counts, not the best on the test part.
+    client's value, and the server samples Gaussians. FLea's script retrains the whole network on raw rows of the first
+    100 clients (register C21): not offered. The last epoch counts, not the best on the test part.
     """
 
     name = "ccvr"
@@ -59,7 +59,7 @@ class CCVR(Wrapper):
     form: Literal["features", "gaussian"] = setting("features", "retrain on shared features, or on sampled ones")
     cut: str = setting("", "stage whose features are used; empty = the last but one, so that the head is retrained")
     share: float = setting(0.1, "form 'features': fraction of each client's rows that is shared; FLea 0.1", gt=0, le=1)
-    samples: int = setting(2000, "form 'gaussian': rows sampled a class; public re-implementations 2000", ge=1)
+    samples: int = setting(2000, "form 'gaussian': rows sampled a class; a public re-implementation 2000", ge=1)
     epochs: int = setting(20, "epochs of retraining; 0 = none; FLea 20", ge=0)
     batch: int = setting(64, "rows of a batch of retraining; FLea 64", ge=1)
     lr: float = setting(1e-4, "learning rate of retraining; FLea 1e-4", gt=0)
@@ -72,6 +72,8 @@ class CCVR(Wrapper):
             raise ConfigError(f"'{self.inner.label}' calibrates already: wrap it in 'ccvr' once")
         if self.form == "gaussian" and not setup.task.classes:
             raise ConfigError("method 'ccvr' samples features of each class: expected a classification task")
+        if self.form == "gaussian" and self._cut(setup.net) != setup.net.penultimate:
+            raise ConfigError(f"cut '{self.cut}': form 'gaussian' retrains the last stage only; leave cut empty")
         if self._cut(setup.net) == len(setup.net.stages):
             raise ConfigError(f"cut '{self.cut}' leaves nothing to retrain: expected a stage before the last")
 

@@ -31,7 +31,8 @@ class FedBR(FedAvg):
     local rows, x~ = (x_p + x_j)/2, q = (1/C + onehot(y_j))/2. With l = −contrast(D z~, D z~_global, D z, 1/2) the
     projector D minimises mean l (max step) and the network CE + mu·mean(−l) + lam·CE(q, x~) (min step): two terms of
     one loss, each with the other's part detached, so both steps are taken at once. D is each client's own, made anew
-    every round. The numbers are those of FLea's port; preset `official`: the authors' lam, SGD and wide projector.
+    every round. The numbers are those of FLea's port; preset `official`: the authors' lam, SGD and wide projector
+    (d to 2d to d; the number of its layers is assumed).
     """
 
     name = "fedbr"

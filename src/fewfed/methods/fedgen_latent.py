@@ -27,7 +27,7 @@ from fewfed.tree import Tree
 class FedGenLatent(FedAvg):
     """Zhu et al., ICML 2021: a generator of penultimate features, taught by all local classifiers, guides clients.
 
-    After each round the server trains G(noise, label) on Σ_k share_k(y)·CE(h_k(G(z, y)), y) + diversity term (Eq. 4),
+    After each round the server trains G(noise, label) on Σ_k share_k(y)·CE(h_k(G(z, y)), y) + diversity term,
     h_k the last stage of client k's model and share_k(y) its part of the cohort's rows of class y; labels are uniform
     over classes the cohort has. Clients minimise CE + alpha_t·CE(h(G(z, y')), y') + beta_t·KL(h(G(z, y)) ‖ h(f(x))),
     y' drawn among classes seen so far, the KL's target detached; alpha_t = alpha·decay^t, beta_t alike. The server sees

@@ -18,7 +18,7 @@ class FedNTD(FedAvg):
     """Lee et al., NeurIPS 2022: the received model teaches the classes that are *not* the true one.
 
     Loss: CE + beta·tau²·KL(p_global' ‖ p_local'), where the true class's logit is deleted from both before the
-    soft-max (Eq. 4, 5). The teacher runs in eval mode without gradients.
+    soft-max. The teacher runs in eval mode without gradients.
     """
 
     name = "fedntd"

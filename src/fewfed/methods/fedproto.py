@@ -23,7 +23,7 @@ PROTOTYPES = MappingProxyType({"means": Combine.SUM, "present": Combine.SUM})
 class FedProto(FedAvg):
     """Tan et al., AAAI 2022, combined with FedAvg: features are drawn to the global prototype of their class.
 
-    Loss: CE + weight·mean((z − prototype of y)²) (Eq. 7) over rows whose class has a prototype. Clients send the class
+    Loss: CE + weight·mean((z − prototype of y)²) over rows whose class has a prototype. Clients send the class
     means of their penultimate features, computed after training in eval mode (the authors: running means of the last
     epoch); the server averages them unweighted over the clients that have the class (as released), from two sums, and
     keeps a prototype until the class is seen again. The authors exchange prototypes only, for models that differ

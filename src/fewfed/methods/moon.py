@@ -23,7 +23,7 @@ WIDTH = 256
 class Moon(FedAvg):
     """Li et al., CVPR 2021: local features are drawn to the global model's and away from the client's previous ones.
 
-    Loss: CE + mu·−log(e^{cos(z,z_g)/tau} / (e^{cos(z,z_g)/tau} + e^{cos(z,z_prev)/tau})) (Eq. 3), z_g from the received
+    Loss: CE + mu·−log(e^{cos(z,z_g)/tau} / (e^{cos(z,z_g)/tau} + e^{cos(z,z_prev)/tau})), z_g from the received
     model and z_prev from the client's own last local model (the initial one before its first turn), both frozen and in
     eval mode. Deviation: the authors insert a projection d → d → 256 *before* the classifier, which makes another
     network than the one being compared. `head="none"` contrasts the penultimate features themselves;
@@ -35,7 +35,7 @@ class Moon(FedAvg):
     paper = "Li et al., Model-Contrastive Federated Learning, CVPR 2021"
     neutral = MappingProxyType({"mu": 0.0})
 
-    mu: float = setting(5.0, "weight of the contrast; authors 5 (CIFAR-10), 1 (CIFAR-100), grid 0.001 to 10", ge=0)
+    mu: float = setting(5.0, "weight of the contrast; authors 5 for CIFAR-10, grid 0.001 to 10", ge=0)
     tau: float = setting(0.5, "temperature; authors 0.5", gt=0)
     head: Literal["none", "projection"] = setting("none", "what is contrasted: features, or a projection of them")
 
