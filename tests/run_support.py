@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import same
 
 from fewfed import Experiment, Training, arrays
 from fewfed.folder import CHECKPOINT, METRICS, MODEL, RunFolder
 from fewfed.tree import Tree
+from support import same
 
 PATIENCE = 30.0
 TIMES = ("seconds", "train_seconds", "events")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from run_support import SMALL, called, program
 
 CELLS = "a,b,label\n"
@@ -104,6 +105,7 @@ VALUES: dict[str, tuple[list[str], list[str]]] = {
         ["processes = 2", "'workers'"],
     ),
     "a network that gives no classes": (["run", "fedavg", "--network", "unet"], ["unet"]),
+    "epochs too few for the method": (["run", "sem(fedavg)", "--epochs", "1"], ["'sem'", "epochs of at least 2"]),
     "a wrapper around nothing": (["run", "fedavg(flea)"], ["wraps nothing"]),
 }
 
@@ -153,9 +155,9 @@ CONFIGURATIONS: dict[str, tuple[str, list[str]]] = {
     "a value out of range": ('method = "fedavg"\nrounds = 0\n', ["line 2", "rounds = 0", ">= 1"]),
     "a value of another type": ('method = "fedavg"\n[training]\nlr = "fast"\n', ["line 3", "lr = 'fast'", "float"]),
     "a cohort beyond the clients": ('method = "fedavg"\nclients = 4\ncohort = 5\n', ["line 3", "cohort = 5"]),
-    "the same name in two tables": (
-        'methods = "fedprox"\n[training]\nlr = 1\nmomentum = 0.5\n[experiment]\nclients = 5\n[data_options]\nclasses = -1\n',
-        ["line 8", "classes = -1"],
+    "a value in the last of several tables": (
+        'methods = "fedprox"\n[training]\nlr = 1\n[experiment]\nclients = 5\n[data_options]\nclasses = -1\n',
+        ["line 7", "classes = -1"],
     ),
     "no TOML": ("rounds = 3\nrounds == 4\n", ["line 2"]),
     "a key twice": ("rounds = 3\nrounds = 4\n", ["line 2"]),

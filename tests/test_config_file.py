@@ -84,7 +84,7 @@ def test_the_same_key_in_two_tables_has_two_lines(tmp_path: Path) -> None:
 
 
 def test_dotted_keys_and_inline_tables(tmp_path: Path) -> None:
-    file = written(tmp_path, 'training.lr = 0.5\n\nmethod = { mu = 0.1 }\n')
+    file = written(tmp_path, "training.lr = 0.5\n\nmethod = { mu = 0.1 }\n")
     assert file.values == {"training.lr": 0.5, "method.mu": 0.1}
     assert (line_of(file, "training.lr"), line_of(file, "method.mu")) == (1, 3)
     assert file.methods == ()
@@ -101,7 +101,7 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
 
 def test_file_then_set_then_flags(tmp_path: Path) -> None:
     path = tmp_path / "experiment.toml"
-    path.write_text('rounds = 1\nclients = 1\nseed = 1\n[training]\nlr = 0.1\nbatch = 1\nepochs = 1\n')
+    path.write_text("rounds = 1\nclients = 1\nseed = 1\n[training]\nlr = 0.1\nbatch = 1\nepochs = 1\n")
     sets = ["clients=2", "seed=2", "training.batch=2", "lr=0.2", "training.epochs=2"]
     given = gather(path, sets, seed=3, epochs=3, lr=None)
     made = resolve("fedavg", given.values)

@@ -14,8 +14,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from run_support import SHORT, assert_same_end, forked, killed, records, rounds_written, small, wait_until
-from support import same
 from torch import Tensor, nn
 
 from fewfed import Dataset, Examples, Experiment, Network, Training, __version__, arrays, resume, run
@@ -27,6 +25,8 @@ from fewfed.experiment import Resolved, resolve
 from fewfed.folder import RunFolder
 from fewfed.results import Accuracy
 from fewfed.run import default_folder
+from run_support import SHORT, assert_same_end, forked, killed, records, rounds_written, small, wait_until
+from support import same
 
 METHODS = ("fedavg", "fedprox", "fedmix", "feddata", "flea", "local", "single")
 STATEFUL = ("local",)
@@ -194,7 +194,7 @@ def test_the_default_folder_is_named_after_the_run_and_never_taken_twice(
 
 
 def test_a_wrapped_method_with_a_preset_is_named_in_full(tmp_path: Path) -> None:
-    result = run("sem(flea:official)", small(rounds=1, cohort=4.0), SHORT, out=tmp_path / "run")
+    result = run("sem(flea:official)", small(rounds=1), Training(epochs=2), out=tmp_path / "run")
     assert (result.method, result.preset) == ("sem(flea)", "official")
 
 

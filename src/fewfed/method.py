@@ -116,8 +116,8 @@ class Method:
     """Named settings beside `paper`, which every method has: its defaults."""
     variant: ClassVar[str] = ""
     """Set where this class is itself a preset of the method whose name it shares: a released code with its own loss."""
-    variant_training: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """Training values that belong to such a class."""
+    own_training: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Training values that belong to the method (SCAFFOLD's formula is for plain SGD); the user's win over them."""
     observed: ClassVar[frozenset[str]] = frozenset()
     """Loss terms that are logged but not optimised."""
     personal_model: ClassVar[bool] = False

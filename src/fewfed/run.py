@@ -32,6 +32,7 @@ from fewfed.experiment import Experiment, Resolved, validated
 from fewfed.folder import CONFIG, RunFolder, refuse_existing
 from fewfed.methods.registry import choose
 from fewfed.network import Network
+from fewfed.phase import Clock
 from fewfed.plan import Draws, Plan
 from fewfed.results import Result, summarise
 from fewfed.settings import make
@@ -111,6 +112,8 @@ def prepare(resolved: Resolved, *, data: Dataset | None = None, network: nn.Modu
     net = _network(experiment, dataset, network)
     job = Job(method, net, Classification(dataset.classes), federation, training, plan)
     method.check(job.setup)
+    for number in (0, experiment.rounds - 1):  # A method may refuse the epochs where it lays out a round.
+        method.phases(Clock(number, experiment.rounds, training.epochs))
     cohort = experiment.cohort_size(len(split))
     _refuse_unfit_network(net, dataset)
     _refuse_unused_processes(experiment)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from exact import differences
 
+from fewfed import tree
 from fewfed.engine.store import ClientStore
 from fewfed.tree import Tree
 
@@ -62,6 +63,17 @@ def test_leaves_come_back_from_disk_in_the_order_they_had(tiny: ClientStore) -> 
     assert restored is not None
     assert list(restored) == list(state_of(0))
     assert list(restored["model"]["params"]) == ["w", "b"]
+
+
+def test_leaves_come_back_from_disk_as_aligned_as_torch_makes_them(tiny: ClientStore) -> None:
+    """Vectorised kernels sum in another order off a 64-byte boundary, and a resumed run would then differ."""
+    for client in range(4):
+        tiny.put(client, state_of(client))
+    restored = tiny.get(0)
+    assert restored is not None
+    assert {path: leaf.data_ptr() % 64 for path, leaf in tree.leaves(restored) if leaf.numel()} == {
+        path: 0 for path, leaf in tree.leaves(restored) if leaf.numel()
+    }
 
 
 def test_memory_alone_needs_no_disk(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class FLeaOfficial(FLea):
 
     name = "flea"
     variant = "official"
-    variant_training = MappingProxyType(
+    own_training = MappingProxyType(
         {
             "optimizer": "adam",
             "reset": "step",

@@ -53,7 +53,7 @@ def _found() -> Mapping[tuple[str, str], type[Method]]:
 def choose(spec: str, values: Mapping[str, Any] | None = None) -> Chosen:
     """The method a text names, with `values` over its preset's, over its defaults. `a.b=1` sets b of what a wraps."""
     values = dict(values or {})
-    wrapped = re.fullmatch(r"([\w-]+)\((.+)\)", spec.strip())
+    wrapped = re.fullmatch(r"([\w-]+(?::[\w-]+)?)\((.+)\)", spec.strip())
     if wrapped:
         return _wrap(wrapped[1], wrapped[2], values)
     name, _, preset = spec.strip().partition(":")
@@ -66,7 +66,7 @@ def choose(spec: str, values: Mapping[str, Any] | None = None) -> Chosen:
     if not from_file and (name, preset) in _found():
         cls = _found()[name, preset]
     chosen = cls.presets.get(preset, Preset())
-    training = {**cls.variant_training, **chosen.training}
+    training = {**cls.own_training, **chosen.training}
     return Chosen(make(cls, {**chosen.method, **values}, f"method '{cls.name}'"), preset or "paper", training)
 
 
@@ -76,14 +76,16 @@ def wrapped_field(cls: type[Method]) -> str | None:
 
 
 def _wrap(outer: str, inner: str, values: dict[str, Any]) -> Chosen:
-    cls = _lookup(outer)
-    field = wrapped_field(cls)
+    name = outer.split(":")[0]
+    field = wrapped_field(_lookup(name))
     if field is None:
-        raise ConfigError(f"method '{outer}' wraps nothing: write '{outer}' without brackets")
+        raise ConfigError(f"method '{name}' wraps nothing: write '{name}' without brackets")
     prefix = f"{field}."
     inside = choose(inner, {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)})
     own = {k: v for k, v in values.items() if not k.startswith(prefix)}
-    return Chosen(make(cls, {field: inside.method, **own}, f"method '{outer}'"), inside.preset, inside.training)
+    around = choose(outer, {field: inside.method, **own})
+    preset = around.preset if around.preset != "paper" else inside.preset
+    return Chosen(around.method, preset, {**inside.training, **around.training})
 
 
 def _lookup(name: str) -> type[Method]:

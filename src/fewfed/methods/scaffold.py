@@ -30,7 +30,7 @@ class Scaffold(FedAvg):
     paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020"
     neutral = None
     corrects_drift = True
-    variant_training = MappingProxyType({"optimizer": "sgd", "momentum": 0.0, "lr": 0.05})
+    own_training = MappingProxyType({"optimizer": "sgd", "momentum": 0.0, "lr": 0.05})
 
     server_lr: float = setting(1.0, "eta_g, the server's step; authors 1", gt=0)
 

@@ -9,6 +9,7 @@ from fewfed.method import Method
 from fewfed.methods.registry import presets_of, registered, wrapped_field
 from fewfed.phase import Clock, Phase
 from fewfed.settings import describe
+from fewfed.training import Training
 
 _ROUNDS = 1000
 """Long enough that every one-off phase of a method shows in its first, a middle or its last round."""
@@ -47,7 +48,7 @@ def catalogue() -> list[dict[str, Any]]:
 
 def phases(method: Method) -> list[tuple[Phase, str]]:
     """Every phase a method has, with the rounds it belongs to."""
-    clocks = [Clock(number, _ROUNDS, 1) for number in (0, 1, _ROUNDS // 2, _ROUNDS - 1)]
+    clocks = [Clock(number, _ROUNDS, Training().epochs) for number in (0, 1, _ROUNDS // 2, _ROUNDS - 1)]
     seen: dict[str, tuple[Phase, list[int]]] = {}
     for position, clock in enumerate(clocks):
         for phase in method.phases(clock):

@@ -1,0 +1,267 @@
+"""A lane: memory at fixed addresses for one client, or a stack of them, and the captured step that works on it.
+
+A captured graph keeps raw pointers. So everything a step reads or writes lives in tensors the lane owns: parameters,
+optimiser memory, the batches and draws of all steps (a counter on the device picks the current one), what was broadcast, and
+what is the client's own. Running a client is: copy in, replay, copy out; the host never waits in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfed import tree
+from fewfed.engine.client import sum_terms
+from fewfed.engine.device.optimizer import DeviceOptimizer
+from fewfed.engine.device.watch import WatchedContext
+from fewfed.engine.job import Job
+from fewfed.method import Batch, Context
+from fewfed.training import Training
+from fewfed.tree import Tree
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A member that is ready to train: where it starts, its rows and its draws for every step."""
+
+    index: int
+    ctx: Context
+    work: Tree
+    x: Tensor
+    """The table its rows are numbered in."""
+    y: Tensor
+    rows: Tensor
+    """(steps, batch) row numbers, on the host."""
+    draws: Tree
+    """Each with the steps on its first axis, on the host."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Arithmetic of a step; parameters and optimiser memory stay float32."""
+
+    autocast: torch.dtype | None = None
+    channels_last: bool = False
+
+
+class Lane:
+    """Static memory for `width` clients like the example, on one stream."""
+
+    def __init__(
+        self, job: Job, example: Turn, shared: Tree, *, width: int, steps: int, masked: bool, precision: Precision
+    ) -> None:
+        device = example.x.device
+        self.width, self.capacity, self._masked, self._precision = width, steps, masked, precision
+        self._job = job
+        self._training: Training = job.training_of(example.ctx.phase)
+        self.shared = shared
+        self.work = self._static(example.work)
+        self._own = self._static(
+            {"personal": example.ctx.personal, "state": example.ctx.state, "counts": example.ctx.counts}
+        )
+        params: Tree = self.work["params"]
+        for leaf in params.values():
+            leaf.requires_grad_(width == 1)
+        self._params = list(params.values())
+        self._optimizer = DeviceOptimizer(self._training, self._params, width)
+        batch = example.rows.shape[1]
+        lead = (steps, batch) if width == 1 else (steps, width, batch)
+        self._x = torch.zeros((*lead, *example.x.shape[1:]), dtype=example.x.dtype, device=device)
+        if precision.channels_last and self._x.dim() == len(lead) + 3 and width == 1:
+            flat = self._x.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+            self._x = flat.unflatten(0, lead)
+        self._y = torch.zeros((*lead, *example.y.shape[1:]), dtype=example.y.dtype, device=device)
+        self._draws = tree.map(
+            lambda d: torch.zeros(
+                (steps, *((width,) if width > 1 else ()), *d.shape[1:]), dtype=d.dtype, device=device
+            ),
+            example.draws,
+        )
+        self._active = torch.ones((steps, width), dtype=torch.bool, device=device)
+        self._counter = torch.zeros(1, dtype=torch.long, device=device)
+        self._lr = torch.zeros((), device=device)
+        self._sums: dict[str, Tensor] = {}
+        self._ctx = example.ctx
+        self.seen: set[str] = set()
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def load(self, turns: Sequence[Turn]) -> None:
+        """Copy the turns in: start, rows, draws. Everything is queued on the lane's stream."""
+        if self.width == 1:
+            _copy_leaves(self.work, turns[0].work)
+            own = {"personal": turns[0].ctx.personal, "state": turns[0].ctx.state, "counts": turns[0].ctx.counts}
+            _copy_leaves(self._own, own)
+        else:
+            for position, turn in enumerate(turns):
+                _copy_leaves(_row(self.work, position), turn.work)
+                own = {"personal": turn.ctx.personal, "state": turn.ctx.state, "counts": turn.ctx.counts}
+                _copy_leaves(_row(self._own, position), own)
+        self._optimizer.reset()
+        self._counter.zero_()
+        self._lr.fill_(self._training.lr_at(turns[0].ctx.clock.round))
+        if self._sums:
+            torch._foreach_zero_(list(self._sums.values()))
+        self._load_batches(turns)
+
+    def run(self, steps: int) -> None:
+        """Take `steps` steps."""
+        for _ in range(steps):
+            if self._graph is not None:
+                self._graph.replay()
+            else:
+                self._step()
+
+    def capture(self, turns: Sequence[Turn]) -> None:
+        """Record one step. Needs loaded turns; they must be loaded again afterwards."""
+        for _ in range(2):
+            self.load(turns)
+            self._step()
+        if self.stream is None:
+            return
+        self.load(turns)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            self._step()
+        self._graph = graph
+
+    def finite(self) -> bool:
+        """Whether the last steps' terms are numbers. Waits for the device."""
+        return all(bool(torch.isfinite(value).all()) for value in self._sums.values())
+
+    def result(self, position: int) -> tuple[Tree, dict[str, Tensor]]:
+        """Views of one client's work tree and of its summed terms."""
+        terms = {name: value if self.width == 1 else value[position] for name, value in self._sums.items()}
+        return (self.work if self.width == 1 else _row(self.work, position)), terms
+
+    def _step(self) -> None:
+        pick = self._counter
+        batch = Batch(
+            self._x.index_select(0, pick).squeeze(0),
+            self._y.index_select(0, pick).squeeze(0),
+            tree.map(lambda d: d.index_select(0, pick).squeeze(0), self._draws),
+        )
+        active = self._active.index_select(0, pick).squeeze(0) if self._masked else None
+        gradient, terms = self._single(batch) if self.width == 1 else self._stacked(batch, active)
+        self._optimizer.step([gradient[name] for name in self.work["params"]], self._lr, active)
+        with torch.no_grad():
+            for name, value in terms.items():
+                if name not in self._sums:
+                    self._sums[name] = torch.zeros_like(value)
+                self._sums[name].add_(value if active is None else torch.where(active, value, 0.0))
+            self._counter.add_(1)
+
+    def _single(self, batch: Batch) -> tuple[Tree, Tree]:
+        method = self._job.method
+        ctx = self._context(self._own)
+
+        def differentiate(point: Tree) -> tuple[Tree, Tree]:
+            with self._autocast():
+                terms = method.loss(point, ctx, batch)
+                total = sum_terms(terms, method.observed)
+            leaves = point["params"]
+            grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+            return dict(zip(leaves, grads, strict=True)), {name: value.detach() for name, value in terms.items()}
+
+        return method.gradient(differentiate, self.work, ctx, batch)
+
+    def _stacked(self, batch: Batch, active: Tensor | None) -> tuple[Tree, Tree]:
+        method = self._job.method
+        rest = {name: value for name, value in self.work.items() if name != "params"}
+        # A client that has finished must not have its running statistics moved on.
+        kept = tree.clone(rest) if active is not None else {}
+
+        def one(params: Tree, others: Tree, own: Tree, piece: Batch) -> tuple[Tree, Tree]:
+            ctx = self._context(own)
+
+            def differentiate(point: Tree) -> tuple[Tree, Tree]:
+                def value(leaves: Tree) -> tuple[Tensor, Tree]:
+                    terms = method.loss({**point, "params": leaves}, ctx, piece)
+                    return sum_terms(terms, method.observed), terms
+
+                return torch.func.grad(value, has_aux=True)(point["params"])
+
+            return method.gradient(differentiate, {"params": params, **others}, ctx, piece)
+
+        with self._autocast():
+            result: tuple[Tree, Tree] = torch.func.vmap(one)(self.work["params"], rest, self._own, batch)
+        if active is not None:
+            for (_, now), (_, old) in zip(tree.leaves(rest), tree.leaves(kept), strict=True):
+                now.copy_(torch.where(active.reshape(-1, *([1] * (now.dim() - 1))), now, old))
+        return result
+
+    def _context(self, own: Tree) -> Context:
+        ctx = dataclasses.replace(
+            self._ctx, shared=self.shared, personal=own["personal"], state=own["state"], counts=own["counts"]
+        )
+        return WatchedContext.around(ctx, self.seen)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self._precision.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._x.device.type, dtype=self._precision.autocast)
+
+    def _static(self, example: Tree) -> Tree:
+        def make(leaf: Tensor) -> Tensor:
+            shape = leaf.shape if self.width == 1 else (self.width, *leaf.shape)
+            made = torch.zeros(shape, dtype=leaf.dtype, device=leaf.device)
+            if self._precision.channels_last and self.width == 1 and leaf.dim() == 4:
+                made = made.contiguous(memory_format=torch.channels_last)
+            return made
+
+        return tree.map(make, example)
+
+    def _load_batches(self, turns: Sequence[Turn]) -> None:
+        device = self._x.device
+        steps = max(turn.steps for turn in turns)
+        rows = [_padded(turn.rows, steps) for turn in turns]
+        rows += [rows[0]] * (self.width - len(rows))
+        numbers = _to_device(rows[0] if self.width == 1 else torch.stack(rows, 1), device)
+        table_x, table_y = turns[0].x, turns[0].y
+        if any(turn.x is not table_x for turn in turns):
+            # Clients with tables of their own: put them one after another and shift the numbers.
+            parts = [*turns, *[turns[0]] * (self.width - len(turns))]
+            table_x, table_y = torch.cat([t.x for t in parts]), torch.cat([t.y for t in parts])
+            offsets = torch.tensor([0, *(len(t.x) for t in parts[:-1])]).cumsum(0)
+            numbers = numbers + _to_device(offsets.reshape(1, -1, 1), device)
+        self._x[:steps].copy_(table_x[numbers])
+        self._y[:steps].copy_(table_y[numbers])
+        draws = [tree.map(lambda d: _padded(d, steps), turn.draws) for turn in turns]
+        draws += [draws[0]] * (self.width - len(draws))
+        for (_, static), *values in zip(tree.leaves(self._draws), *(tree.leaves(d) for d in draws), strict=True):
+            leaves = [leaf for _, leaf in values]
+            static[:steps].copy_(_to_device(leaves[0] if self.width == 1 else torch.stack(leaves, 1), device))
+        if self._masked:
+            lengths = torch.tensor([turn.steps for turn in turns] + [0] * (self.width - len(turns)))
+            self._active[:steps].copy_(_to_device(torch.arange(steps).unsqueeze(1) < lengths, device))
+
+
+def _row(stack: Tree, position: int) -> Tree:
+    return tree.map(lambda leaf: leaf[position], stack)
+
+
+def _copy_leaves(static: Tree, values: Tree) -> None:
+    targets = [leaf for _, leaf in tree.leaves(static)]
+    sources = [leaf for _, leaf in tree.leaves(values)]
+    if targets:
+        with torch.no_grad():
+            torch._foreach_copy_(targets, sources)
+
+
+def _padded(value: Tensor, steps: int) -> Tensor:
+    return value if len(value) == steps else torch.cat([value, value[:1].expand(steps - len(value), *value.shape[1:])])
+
+
+def _to_device(value: Tensor, device: torch.device) -> Tensor:
+    return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value

@@ -1,0 +1,83 @@
+"""Clients' rows where the accelerator can reach them, gathered only when somebody looks."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewfed.data.examples import Examples
+from fewfed.data.federation import Federation, SplitFederation
+
+
+class Located(Examples):
+    """Rows of a table on the device, known by number; the tensors are made when asked for."""
+
+    def __init__(self, x: Tensor, y: Tensor, rows: np.ndarray) -> None:
+        object.__setattr__(self, "table_x", x)
+        object.__setattr__(self, "table_y", y)
+        object.__setattr__(self, "numbers", torch.from_numpy(np.ascontiguousarray(rows)))
+
+    table_x: Tensor
+    table_y: Tensor
+    numbers: Tensor
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @cached_property
+    def _on_device(self) -> Tensor:
+        return self.numbers.to(self.table_x.device, non_blocking=True)
+
+    @property
+    def x(self) -> Tensor:  # type: ignore[override]
+        return self.table_x[self._on_device]
+
+    @property
+    def y(self) -> Tensor:  # type: ignore[override]
+        return self.table_y[self._on_device]
+
+
+class DeviceFederation:
+    """A federation whose rows live on a device. One table for all clients where they are cut out of one data set."""
+
+    def __init__(self, inner: Federation, device: torch.device) -> None:
+        self._inner = inner
+        self._device = device
+        self._test = inner.test.to(device)
+        self._table: Examples | None = None
+        self._split = None
+        if isinstance(inner, SplitFederation) and not inner.noise:
+            self._table = inner.dataset.train.to(device)
+            self._split = inner.split
+
+    @property
+    def classes(self) -> int:
+        return self._inner.classes
+
+    @property
+    def test(self) -> Examples:
+        return self._test
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._inner.shape)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def size(self, client: int) -> int:
+        return self._inner.size(client)
+
+    def counts(self, client: int) -> Tensor:
+        return self._inner.counts(client).to(self._device, non_blocking=True)
+
+    def examples(self, client: int) -> Examples:
+        if self._table is None or self._split is None:
+            return self._inner.examples(client).to(self._device)
+        return Located(self._table.x, self._table.y, self._split.rows(client))
+
+    def union(self) -> Examples:
+        return self._inner.union().to(self._device)
