@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fewfed import Experiment, Training, arrays
+from fewfed.engine.loop import RoundView
 from fewfed.folder import CHECKPOINT, METRICS, MODEL, RunFolder
 from fewfed.tree import Tree
 from support import same
@@ -83,6 +85,24 @@ def killed(pid: int) -> bool:
     """Kill a process; whether it was still at work."""
     os.kill(pid, signal.SIGKILL)
     return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+
+
+@dataclass(frozen=True)
+class Halt:
+    """An observer that holds a run after some rounds, until it is killed."""
+
+    rounds: int
+
+    def after_round(self, view: RoundView) -> None:
+        if view.clock.round + 1 == self.rounds:
+            time.sleep(2 * PATIENCE)
+
+
+def killed_after(rounds: int, folder: Path, work: Callable[[Halt], object]) -> None:
+    """Kill a run, started by `work` with this observer, as soon as it has recorded that many rounds."""
+    pid = forked(lambda: work(Halt(rounds)))
+    wait_until(lambda: rounds_written(folder) == rounds and (folder / CHECKPOINT).exists())
+    assert killed(pid)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -26,6 +26,7 @@ from run_support import (
     assert_same_end,
     forked,
     killed,
+    killed_after,
     program,
     records,
     rounds_written,
@@ -219,9 +220,7 @@ def test_a_file_size_limit_stops_the_program_with_one_sentence_and_it_continues_
     tmp_path: Path, reference: Callable[[str, int], Path]
 ) -> None:
     out = tmp_path / "run"
-    pid = forked(lambda: begin_or_resume("flea", experiment(), out))
-    wait_until(lambda: (out / CHECKPOINT).exists())
-    assert killed(pid)
+    killed_after(2, out, lambda halt: run("flea", experiment(), SHORT, out=out, observers=[halt]))
     checkpoint = (out / CHECKPOINT).read_bytes()
     limit = len(checkpoint) // 2
 
@@ -321,9 +320,7 @@ def damaged_runs() -> dict[str, Callable[[Path], object]]:
 @pytest.fixture(scope="module")
 def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out: Path = tmp_path_factory.mktemp("unfinished") / "run"
-    pid = forked(lambda: begin_or_resume("fedavg", experiment(), out))
-    wait_until(lambda: (out / CHECKPOINT).exists())
-    assert killed(pid)
+    killed_after(2, out, lambda halt: run("fedavg", experiment(), SHORT, out=out, observers=[halt]))
     return out
 
 

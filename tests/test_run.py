@@ -25,7 +25,7 @@ from fewfed.experiment import Resolved, resolve
 from fewfed.folder import RunFolder
 from fewfed.results import Accuracy
 from fewfed.run import default_folder
-from run_support import SHORT, assert_same_end, forked, killed, records, rounds_written, small, wait_until
+from run_support import SHORT, assert_same_end, killed_after, records, rounds_written, small
 from support import same
 
 METHODS = ("fedavg", "fedprox", "fedmix", "feddata", "flea", "local", "single")
@@ -278,11 +278,13 @@ def test_the_users_module_is_left_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["flea", "local"])
 def test_an_own_run_is_resumed_with_the_same_objects_only(method: str, tmp_path: Path) -> None:
     out, expected = tmp_path / "run", tmp_path / "reference"
-    settings = Experiment(split="iid", clients=6, cohort=3.0, rounds=40, executor="sequential", checkpoint_seconds=0)
+    settings = Experiment(split="iid", clients=6, cohort=3.0, rounds=4, executor="sequential", checkpoint_seconds=0)
     run(method, settings, SHORT, data=blobs(), network=Staged(), out=expected)
-    pid = forked(lambda: run(method, settings, SHORT, data=blobs(), network=Staged(), out=out))
-    wait_until(lambda: rounds_written(out) >= 2)
-    assert killed(pid)
+    killed_after(
+        2,
+        out,
+        lambda halt: run(method, settings, SHORT, data=blobs(), network=Staged(), out=out, observers=[halt]),
+    )
     with pytest.raises(DataError, match="unknown data 'blobs'"):
         resume(out)
     with pytest.raises(ConfigError, match="unknown network 'custom'"):

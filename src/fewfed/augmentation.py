@@ -68,9 +68,24 @@ class MixedLabels:
     def classes(self) -> int:
         return self.task.classes
 
+    @property
+    def outputs(self) -> int:
+        return self.task.outputs
+
+    @property
+    def score_type(self) -> type[Score]:
+        return self.task.score_type
+
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         theirs = y[partners(self.order, len(y))]
         return self.weight * self.task.loss(output, y) + (1 - self.weight) * self.task.loss(output, theirs)
+
+    def soft_labels(self, y: Tensor) -> Tensor:
+        ours, theirs = self.task.soft_labels(y), self.task.soft_labels(y[partners(self.order, len(y))])
+        return self.weight * ours + (1 - self.weight) * theirs
+
+    def soft_loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.task.soft_loss(output, target)
 
     def score(self, output: Tensor, y: Tensor) -> Score:
         return self.task.score(output, y)

@@ -34,6 +34,7 @@ class Experiment:
     legacy_seed: int = setting(-1, "seed of the released FLea partitions; -1 = not those", ge=-1)
     noise: float = setting(0.0, "standard deviation of Gaussian noise on training inputs", ge=0)
     noise_kind: Literal["graded", "uniform"] = setting("graded", "noise rising over clients, or the same on all")
+    leave_out: str = setting("", "natural split: group name or client number that only tests; empty = all train")
     executor: Literal["auto", "sequential", "workers"] = setting("auto", "how clients are run")
     processes: int = setting(0, "processes of the workers executor; 0 = one a core", ge=0)
     evaluate_every: int = setting(1, "rounds between evaluations; the last round always is", ge=1)

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from fewfed import networks, tree
 from fewfed.data.examples import Dataset, checked
 from fewfed.data.federation import SplitFederation
+from fewfed.data.leave_out import leave_out
 from fewfed.data.readers.options import DataOptions
 from fewfed.data.sources import load
-from fewfed.data.splits import DirichletOptions, Split, make_split, parse_rule, released_options
+from fewfed.data.splits import BY_CLASS, DirichletOptions, Split, make_split, parse_rule, released_options
 from fewfed.engine.evaluation import Evaluate
 from fewfed.engine.job import Executor, Job
 from fewfed.engine.loop import Observer, RoundView, run_rounds
@@ -35,8 +36,9 @@ from fewfed.network import Network
 from fewfed.phase import Clock
 from fewfed.plan import Draws, Plan
 from fewfed.results import Result, summarise
+from fewfed.segmentation import Segmentation
 from fewfed.settings import make
-from fewfed.task import Classification
+from fewfed.task import Classification, Task
 from fewfed.training import Training
 
 DEFAULT_OUT = Path("runs")
@@ -102,7 +104,8 @@ def prepare(resolved: Resolved, *, data: Dataset | None = None, network: nn.Modu
     """Read, split, build and check everything before anything is written."""
     experiment, training = resolved.experiment, resolved.training
     parse_rule(experiment.split)
-    dataset = load(experiment.data, options=resolved.options, seed=experiment.seed) if data is None else data
+    loaded = load(experiment.data, options=resolved.options, seed=experiment.seed) if data is None else data
+    dataset = training_part(loaded, experiment)
     split = split_of(dataset, experiment)
     federation = SplitFederation(
         dataset, split, noise=experiment.noise, noise_kind=experiment.noise_kind, seed=experiment.seed
@@ -110,28 +113,40 @@ def prepare(resolved: Resolved, *, data: Dataset | None = None, network: nn.Modu
     plan = Plan(experiment.seed, training.batch, training.batch_rule, training.sampling)
     method = resolved.chosen.method
     net = _network(experiment, dataset, network)
-    job = Job(method, net, Classification(dataset.classes), federation, training, plan)
-    method.check(job.setup)
+    job = Job(method, net, _task(dataset), federation, training, plan)
+    job.check()
     for number in (0, experiment.rounds - 1):  # A method may refuse the epochs where it lays out a round.
         method.phases(Clock(number, experiment.rounds, training.epochs))
     cohort = experiment.cohort_size(len(split))
     _refuse_unfit_network(net, dataset)
     _refuse_unused_processes(experiment)
-    manifest = split.manifest(dataset.train.y.numpy(), dataset.classes)
+    manifest = split.manifest(dataset.split_labels, len(dataset.split_names))
     return Prepared(resolved, job, split, manifest, _identity(dataset, net), cohort, dataset.note)
+
+
+def training_part(dataset: Dataset, experiment: Experiment) -> Dataset:
+    """The data without the client an experiment leaves out, which becomes its test part."""
+    if not experiment.leave_out:
+        return dataset
+    return leave_out(dataset, parse_rule(experiment.split).name, experiment.leave_out)
 
 
 def split_of(dataset: Dataset, experiment: Experiment) -> Split:
     """The clients of an experiment."""
     rule = parse_rule(experiment.split)
+    if dataset.task == "segmentation" and rule.name in BY_CLASS:
+        raise ConfigError(
+            f"split '{experiment.split}' needs class labels but data '{dataset.name}' has masks: expected domain, "
+            "subject, client, iid or size:BETA"
+        )
     legacy = experiment.legacy_seed if experiment.legacy_seed >= 0 else None
     options: DirichletOptions | None = None
     if legacy is not None and rule.name == "dir":
         options = released_options(dataset.name, experiment.clients, float(rule.values[0]))
     return make_split(
         experiment.split,
-        dataset.train.y.numpy(),
-        dataset.classes,
+        dataset.split_labels,
+        len(dataset.split_names),
         experiment.clients,
         experiment.seed,
         groups=dataset.groups,
@@ -161,7 +176,8 @@ def execute(prepared: Prepared, path: Path, observers: Sequence[Observer] = (), 
 def default_folder(resolved: Resolved, root: Path = DEFAULT_OUT) -> Path:
     """A folder named after the run; a number is added where one of that name exists."""
     experiment = resolved.experiment
-    parts = (resolved.spec, Path(experiment.data).stem, experiment.split, f"seed{experiment.seed}")
+    unseen = (f"without-{experiment.leave_out}",) if experiment.leave_out else ()
+    parts = (resolved.spec, Path(experiment.data).stem, experiment.split, *unseen, f"seed{experiment.seed}")
     name = "-".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts)
     path = root / name
     number = 2
@@ -236,11 +252,17 @@ class _Record:
             self._saved = time.monotonic()
 
 
+def _task(dataset: Dataset) -> Task:
+    return Segmentation(dataset.classes) if dataset.task == "segmentation" else Classification(dataset.classes)
+
+
 def _network(experiment: Experiment, dataset: Dataset, own: nn.Module | Network | None) -> Network:
     if own is not None:
         return own if isinstance(own, Network) else Network.of(own)
     name = experiment.network
-    if name == "auto":
+    if name == "auto" and dataset.task == "segmentation":
+        name = "unet"
+    elif name == "auto":
         name = networks.default_for(dataset.name, dataset.shape, dataset.classes)
     weights = int(Draws(experiment.seed, "weights").integers(2**31, 1))
     return networks.build(name, dataset.shape, dataset.classes, weights)
@@ -269,9 +291,12 @@ def _refuse_unfit_network(net: Network, dataset: Dataset) -> None:
             f"network '{net.name}' cannot take inputs of shape {dataset.shape} and type {dataset.test.x.dtype}: {error}"
         ) from error
     found = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-    if found != (1, dataset.classes):
+    masks = tuple(dataset.test.y.shape[1:])
+    if found != (1, dataset.classes, *masks):
+        each = "pixel and class" if masks else "class"
         raise ConfigError(
-            f"network '{net.name}' answers one input with {found}: expected (1, {dataset.classes}), a score a class"
+            f"network '{net.name}' answers one input with {found}: expected {(1, dataset.classes, *masks)}, a score a "
+            f"{each}"
         )
 
 

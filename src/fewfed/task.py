@@ -2,25 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fewfed.losses import one_hot, soft_cross_entropy
+
 
 @dataclass(frozen=True)
 class Score:
-    """Counts that add up over parts of a test set: per class how many were right and how many there were."""
+    """Sums that add up over parts of a test set: per class how much was right and out of how many."""
 
     correct: Tensor
     total: Tensor
     loss: float
     """Summed over rows."""
+    groups: Mapping[str, Score] = field(default_factory=dict)
+    """The scores of named groups of the test rows, where there are any."""
 
     def __add__(self, other: Score) -> Score:
-        return Score(self.correct + other.correct, self.total + other.total, self.loss + other.loss)
+        names = dict.fromkeys((*self.groups, *other.groups))
+        both = {
+            name: self.groups[name] + other.groups[name]
+            if name in self.groups and name in other.groups
+            else self.groups.get(name) or other.groups[name]
+            for name in names
+        }
+        return type(self)(self.correct + other.correct, self.total + other.total, self.loss + other.loss, both)
+
+    def as_json(self) -> dict[str, Any]:
+        groups = {name: part.as_json() for name, part in self.groups.items()}
+        return {"correct": self.correct.tolist(), "total": self.total.tolist(), "loss": self.loss, "groups": groups}
+
+    @classmethod
+    def from_json(cls, recorded: Mapping[str, Any]) -> Score:
+        """The score that `as_json` wrote, bit for bit."""
+        # Sums are whole numbers or doubles; a plain `torch.tensor` would make the latter single.
+        kind = torch.float64 if any(isinstance(value, float) for value in recorded["correct"]) else torch.long
+        return cls(
+            torch.tensor(recorded["correct"], dtype=kind),
+            torch.tensor(recorded["total"]),
+            recorded["loss"],
+            {name: cls.from_json(part) for name, part in recorded["groups"].items()},
+        )
+
+    def metrics(self) -> dict[str, Any]:
+        """What a round's record says about this score, ready for JSON."""
+        rates = [None if math.isnan(rate) else rate for rate in self.per_class]
+        groups = {"per_group": {name: part.accuracy for name, part in self.groups.items()}} if self.groups else {}
+        return {"accuracy": self.accuracy, "loss": self.mean_loss, "per_class": rates, **groups}
 
     @property
     def accuracy(self) -> float:
@@ -49,10 +84,24 @@ class Task(Protocol):
 
     @property
     def classes(self) -> int:
-        """Number of classes; 0 where labels are not classes."""
+        """Number of classes a row may have; 0 where labels are not classes."""
+
+    @property
+    def outputs(self) -> int:
+        """Number of categories the network scores, for each row or pixel; 0 where it predicts something else."""
+
+    @property
+    def score_type(self) -> type[Score]:
+        """What `score` returns."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean loss of a batch."""
+
+    def soft_labels(self, y: Tensor) -> Tensor:
+        """Labels in a form that can be averaged."""
+
+    def soft_loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean loss of a batch against averaged labels; the same as `loss` against those of single rows."""
 
     def score(self, output: Tensor, y: Tensor) -> Score:
         """Score of a part of a test set."""
@@ -63,9 +112,20 @@ class Classification:
     """One label of `classes` a row, cross-entropy."""
 
     classes: int
+    score_type: ClassVar[type[Score]] = Score
+
+    @property
+    def outputs(self) -> int:
+        return self.classes
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(output, y)
+
+    def soft_labels(self, y: Tensor) -> Tensor:
+        return one_hot(y, self.classes)
+
+    def soft_loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return soft_cross_entropy(output, target)
 
     def score(self, output: Tensor, y: Tensor) -> Score:
         right = (output.argmax(1) == y).long()
@@ -82,9 +142,17 @@ class Regression:
 
     tolerance: float = 0.5
     classes: int = 0
+    outputs: int = 0
+    score_type: ClassVar[type[Score]] = Score
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return (output.squeeze(-1) - y).square().mean() / 2
+
+    def soft_labels(self, y: Tensor) -> Tensor:
+        return y
+
+    def soft_loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.loss(output, target)
 
     def score(self, output: Tensor, y: Tensor) -> Score:
         error = output.squeeze(-1) - y

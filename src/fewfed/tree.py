@@ -72,7 +72,12 @@ def zeros_like(a: Mapping[str, Any]) -> Tree:
 
 def clone(a: Mapping[str, Any]) -> Tree:
     """A copy without history that shares no memory with the original."""
-    return map(lambda value: value.detach().clone(), a)
+    copy = map(lambda value: torch.empty_like(value.detach()), a)
+    targets = [leaf for _, leaf in leaves(copy)]
+    if targets:
+        # One call for all leaves: on an accelerator one launch instead of hundreds.
+        torch._foreach_copy_(targets, [leaf.detach() for _, leaf in leaves(a)])
+    return copy
 
 
 def detach(a: Mapping[str, Any]) -> Tree:

@@ -9,6 +9,7 @@ import typer
 from fewfed.cli.compare import compare
 from fewfed.cli.data import data_app
 from fewfed.cli.methods import show_methods
+from fewfed.cli.reproduce import reproduce
 from fewfed.cli.run import resume, run
 from fewfed.cli.split import show_split
 from fewfed.version import __version__
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(compare)
 app.command()(resume)
+app.command()(reproduce)
 app.command("methods")(show_methods)
 app.command("split")(show_split)
 app.add_typer(data_app, name="data")

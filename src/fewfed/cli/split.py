@@ -16,7 +16,7 @@ from fewfed.cli.show import out, say
 from fewfed.data.skew import picture, plot_split
 from fewfed.data.sources import load
 from fewfed.experiment import resolve
-from fewfed.run import split_of
+from fewfed.run import split_of, training_part
 
 
 def show_split(
@@ -36,11 +36,12 @@ def show_split(
     given = opt.gather(config, sets, data=data, split=split, clients=clients, seed=seed)
     with lines_of(given.file):
         resolved = resolve("fedavg", given.values)
-        dataset = load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)
+        loaded = load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)
+        dataset = training_part(loaded, resolved.experiment)
         made = split_of(dataset, resolved.experiment)
-    labels = dataset.train.y.numpy()
-    counts = made.counts(labels, dataset.classes)
-    manifest = made.manifest(labels, dataset.classes)
+    labels, names = dataset.split_labels, dataset.split_names
+    counts = made.counts(labels, len(names))
+    manifest = made.manifest(labels, len(names))
     sizes = manifest["sizes"]
     say(
         f"{dataset.name}, {manifest['rule']}, seed {manifest['seed']}: "
@@ -55,7 +56,6 @@ def show_split(
     say(f"digest {manifest['digest'][:16]}" + (f"; {manifest['note']}" if manifest["note"] else ""))
     table = Table(title="rows of each class")
     table.add_column("client", justify="right")
-    names = dataset.class_names or tuple(str(number) for number in range(dataset.classes))
     for name in names[:20]:
         table.add_column(escape(name), justify="right")
     table.add_column("all", justify="right")

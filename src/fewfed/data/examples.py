@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -34,7 +35,8 @@ class Examples:
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a reader returns. `groups`: per name ('subject', 'domain', 'client') one integer id per training row."""
+    """What a reader returns. `groups`: per name ('subject', 'domain', 'client') one integer id per training row;
+    `test_groups`: the same for test rows, where it is known. Segmentation: labels are masks (rows, height, width)."""
 
     name: str
     train: Examples
@@ -45,11 +47,33 @@ class Dataset:
     group_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     note: str = ""
     """What a table made with this data must say about it."""
+    task: Literal["classification", "segmentation"] = "classification"
+    test_groups: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one input."""
         return tuple(self.train.x.shape[1:])
+
+    @property
+    def split_labels(self) -> np.ndarray:
+        """The class of every training row as a split sees it: masks have none, so all rows are alike."""
+        if self.task == "segmentation":
+            return np.zeros(len(self.train), np.int64)
+        labels: np.ndarray = self.train.y.numpy()
+        return labels
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """What the classes of `split_labels` are called."""
+        if self.task == "segmentation":
+            return ("images",)
+        return self.class_names or tuple(str(number) for number in range(self.classes))
+
+    def group_name(self, grouping: str, number: int) -> str:
+        """What a group is called, or its number."""
+        names = self.group_names.get(grouping, ())
+        return names[number] if number < len(names) else str(number)
 
 
 def checked(dataset: Dataset) -> Dataset:
@@ -71,11 +95,17 @@ def checked(dataset: Dataset) -> Dataset:
                 f"data '{dataset.name}', {part} row {row} holds NaN or infinity: expected finite numbers; "
                 "clean or drop such rows"
             )
+        expected = tuple(x.shape[2:]) if dataset.task == "segmentation" else ()
+        if tuple(y.shape[1:]) != expected:
+            raise DataError(
+                f"data '{dataset.name}', {part}: labels have shape {tuple(y.shape)} for inputs of {tuple(x.shape)}; "
+                f"expected {(len(x), *expected)} for {dataset.task}"
+            )
         bad = (y < 0) | (y >= dataset.classes)
         if bool(bad.any()):
-            row = int(bad.nonzero()[0])
+            place = tuple(bad.nonzero()[0].tolist())
             raise DataError(
-                f"data '{dataset.name}', {part} row {row} has label {int(y[row])}: "
+                f"data '{dataset.name}', {part} row {place[0]} has label {int(y[place])}: "
                 f"expected 0 to {dataset.classes - 1} ({dataset.classes} classes)"
             )
     if dataset.train.x.shape[1:] != dataset.test.x.shape[1:]:
@@ -83,9 +113,10 @@ def checked(dataset: Dataset) -> Dataset:
             f"data '{dataset.name}': train inputs have shape {tuple(dataset.train.x.shape[1:])} but test inputs "
             f"{tuple(dataset.test.x.shape[1:])}; expected the same"
         )
-    for name, ids in dataset.groups.items():
-        if len(ids) != len(dataset.train):
-            raise DataError(
-                f"data '{dataset.name}': {len(ids)} {name} ids for {len(dataset.train)} rows; expected one a row"
-            )
+    for groups, examples in ((dataset.groups, dataset.train), (dataset.test_groups, dataset.test)):
+        for name, ids in groups.items():
+            if len(ids) != len(examples):
+                raise DataError(
+                    f"data '{dataset.name}': {len(ids)} {name} ids for {len(examples)} rows; expected one a row"
+                )
     return dataset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
@@ -13,6 +13,9 @@ from fewfed.data.examples import Dataset, Examples
 from fewfed.data.splits import Split
 from fewfed.errors import ConfigError
 
+MOST_GROUPS = 50
+"""More groups of test rows than this are not scored one by one: every round would pay for a table nobody reads."""
+
 
 class Federation(Protocol):
     """Everything a run knows about its clients' data."""
@@ -22,6 +25,16 @@ class Federation(Protocol):
 
     @property
     def test(self) -> Examples: ...
+
+    @property
+    def test_groups(self) -> Mapping[str, Tensor]:
+        """Named groups of test rows that are scored by themselves: which rows, as booleans."""
+        ...
+
+    @property
+    def client_groups(self) -> Sequence[str]:
+        """The name of each client's group, where clients are groups of the test rows too; else empty."""
+        ...
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -75,8 +88,10 @@ class SplitFederation:
             )
         self.dataset = dataset
         self.split = split
-        self.classes = dataset.classes
+        self.classes = dataset.classes if dataset.task == "classification" else 0
         self.test = dataset.test
+        self.test_groups = _test_groups(dataset, split)
+        self.client_groups = _client_groups(dataset, split)
         self.shape = dataset.shape
         self._noise = noise
         self._noise_kind = noise_kind
@@ -128,6 +143,8 @@ class GeneratedFederation:
             raise ConfigError(f"clients = {clients}: expected at least 1")
         self.test = test
         self.classes = classes
+        self.test_groups: Mapping[str, Tensor] = {}
+        self.client_groups: Sequence[str] = ()
         self.shape = tuple(test.x.shape[1:])
         self._clients = clients
         self._make = make
@@ -151,6 +168,28 @@ class GeneratedFederation:
     def union(self) -> Examples:
         """The rows of all clients, in client order; these do take memory for every client."""
         return _joined([self.examples(client) for client in range(self._clients)])
+
+
+def _test_groups(dataset: Dataset, split: Split) -> dict[str, Tensor]:
+    """The test rows by the groups the clients are, or else by the first grouping there is."""
+    known = dataset.test_groups
+    if not known:
+        return {}
+    grouping = split.name if split.name in known else next(iter(known))
+    ids = known[grouping]
+    present = np.unique(ids)
+    if len(present) > MOST_GROUPS:
+        return {}
+    return {dataset.group_name(grouping, int(one)): torch.from_numpy(ids == one) for one in present}
+
+
+def _client_groups(dataset: Dataset, split: Split) -> tuple[str, ...]:
+    if split.name not in dataset.groups or split.name not in dataset.test_groups:
+        return ()
+    owned = [np.unique(dataset.groups[split.name][split.rows(client)]) for client in range(len(split))]
+    if any(len(ids) != 1 for ids in owned):
+        return ()
+    return tuple(dataset.group_name(split.name, int(ids[0])) for ids in owned)
 
 
 def _joined(parts: list[Examples]) -> Examples:

@@ -15,6 +15,7 @@ from fewfed.data.readers import (
     hugging_face,
     idx,
     image_folder,
+    masks,
     medmnist,
     npz,
     office,
@@ -120,6 +121,14 @@ SOURCES = (
         by_hand="put the folders amazon, caltech, dslr and webcam, one sub-folder a class, into office_caltech_10",
     ),
     Source(
+        "retina",
+        "DRIVE and CHASE_DB1: 68 photographs of the retina with vessel masks, read at 128 x 128, 2 hospitals",
+        masks.read_retina,
+        ("retina_vessels", "retina"),
+        masks.RETINA_SITES[0],
+        by_hand="put drive/training, drive/testing and chase, each with images and vessels, into retina_vessels",
+    ),
+    Source(
         "pneumonia",
         "PneumoniaMNIST: 5 332 chest X-rays, 28 x 28, 2 classes",
         medmnist.read,
@@ -198,7 +207,7 @@ def _folder_reader(folder: Path) -> Reader:
     for suffix, reader in ((".csv", csv_table.read_folder), (".parquet", parquet.read_folder)):
         if (folder / f"train{suffix}").is_file() and (folder / f"test{suffix}").is_file():
             return reader
-    return image_folder.read
+    return masks.read if masks.has_pairs(folder) else image_folder.read
 
 
 def _looks_like_a_path(text: str) -> bool:

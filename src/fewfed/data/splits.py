@@ -40,6 +40,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
 """Every rule and the names of its parameters: N and Q are whole numbers, MU and BETA are positive numbers."""
 
 NATURAL = ("domain", "subject", "client")
+BY_CLASS = ("qua", "dir", "dirm", "exact")
 WHOLE = ("N", "Q")
 
 

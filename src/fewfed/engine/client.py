@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
 
+from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.engine.job import PSEUDO_CLIENT, Done, Failed, Job, Member, Outcome
 from fewfed.errors import FewfedError
@@ -16,13 +18,14 @@ from fewfed.task import Score
 from fewfed.tree import Tree
 
 EVALUATION_ROWS = 500
-"""Rows scored at once. Fixed, so that every executor adds up the same numbers in the same order."""
+EVALUATION_VALUES = EVALUATION_ROWS * 3 * 64 * 64
+"""The most rows, and the most numbers in their inputs, that are scored at once."""
 
 
 def run_member(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Outcome:
     """A member's outcome; what goes wrong inside becomes a `Failed` that says where."""
     try:
-        return _turn(job, _context(job, phase, clock, shared, member))
+        return _turn(job, context_of(job, phase, clock, shared, member))
     except FewfedError as error:
         return Failed(member.client, phase.name, str(error))
     except (RuntimeError, ValueError, KeyError, IndexError, TypeError, ArithmeticError, NotImplementedError) as error:
@@ -32,20 +35,38 @@ def run_member(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Membe
 def evaluate(job: Job, model: Tree, first: int = 0, last: int | None = None) -> Score:
     """Score a model on rows [first, last) of the test part, in eval mode."""
     test = job.federation.test
-    rows = len(test) if last is None else last
+    rows, at_once = len(test) if last is None else last, evaluation_rows(job)
     total: Score | None = None
     with torch.no_grad():
-        for start in range(first, rows, EVALUATION_ROWS):
-            stop = min(start + EVALUATION_ROWS, rows)
+        for start in range(first, rows, at_once):
+            stop = min(start + at_once, rows)
             output = job.net.apply(model, test.x[start:stop], train=False)
-            score = job.task.score(output, test.y[start:stop])
+            score = scored(job, output, start, stop)
             total = score if total is None else total + score
     if total is None:
         raise ValueError("nothing to evaluate: the test part is empty")
     return total
 
 
-def _context(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Context:
+def evaluation_rows(job: Job) -> int:
+    """Rows scored at once: the same in every executor, so that all add up the same numbers in the same order."""
+    return max(1, min(EVALUATION_ROWS, EVALUATION_VALUES // max(1, math.prod(job.federation.shape))))
+
+
+def scored(job: Job, output: Tensor, start: int, stop: int) -> Score:
+    """The score of test rows [start, stop), and of every group that has some of them."""
+    y = job.federation.test.y[start:stop]
+    score = job.task.score(output, y)
+    groups: dict[str, Score] = {}
+    for name, members in job.federation.test_groups.items():
+        here = members[start:stop]
+        if bool(here.any()):
+            groups[name] = job.task.score(output[here], y[here])
+    return dataclasses.replace(score, groups=groups) if groups else score
+
+
+def context_of(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Context:
+    """What the method may look at for this member."""
     federation = job.federation
     training = job.training_of(phase)
     if member.client != PSEUDO_CLIENT:
@@ -91,9 +112,11 @@ def _turn(job: Job, ctx: Context) -> Outcome:
     optimizer = job.training_of(phase)
     memory = optimizer.init(params) if batches else None
     sums: dict[str, Tensor] = {}
+    x, y = data.x, data.y
 
     for rows in batches:
-        batch = Batch(data.x[rows], data.y[rows], method.draw(draws, ctx, len(rows)))
+        drawn = method.draw(draws, ctx, len(rows))
+        batch = Batch(x[rows], y[rows], drawn if x.device.type == "cpu" else tree.to(drawn, x.device))
 
         def differentiate(point: Tree, batch: Batch = batch) -> tuple[Tree, Tree]:
             terms = method.loss(point, ctx, batch)

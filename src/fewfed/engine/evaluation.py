@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fewfed.engine.loop import RoundView
 from fewfed.plan import Draws
+from fewfed.task import Score
 from fewfed.tree import Tree
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Adds accuracy overall and per class, and loss. Personal models: the mean over clients, on the common test part
-    (`accuracy`) and reweighted to each client's own label proportions (`accuracy_matched`)."""
+    """Adds what the task's score reports: accuracy (overall, per class, per group of test rows) and loss.
+
+    Personal models: the mean over clients, on the common test part (`accuracy`), reweighted to each client's own label
+    proportions (`accuracy_matched`), and where clients are groups, each on its own group's rows (`per_group`, mean
+    `accuracy_own_group`).
+    """
 
     every: int = 1
     clients: int = 20
@@ -26,12 +31,7 @@ class Evaluate:
         if view.job.method.personal_model:
             self._personal(view)
         else:
-            score = view.executor.evaluate([view.job.method.predictor(view.server, {})])[0]
-            view.metrics |= {
-                "accuracy": score.accuracy,
-                "loss": score.mean_loss,
-                "per_class": [None if math.isnan(rate) else rate for rate in score.per_class],
-            }
+            view.metrics |= view.executor.evaluate([view.job.method.predictor(view.server, {})])[0].metrics()
 
     def _personal(self, view: RoundView) -> None:
         job = view.job
@@ -46,14 +46,30 @@ class Evaluate:
                 state = view.store.get(client)
                 yield job.method.predictor(view.server, job.method.client_init(job.setup) if state is None else state)
 
-        scores = view.executor.evaluate(models())
-        count = len(scores)
-        matched = sum(s.matched(job.federation.counts(k)) for s, k in zip(scores, chosen, strict=True)) / count
-        classes = [[score.per_class[c] for score in scores] for c in range(len(scores[0].per_class))]
-        view.metrics |= {
-            "accuracy": sum(score.accuracy for score in scores) / count,
-            "accuracy_matched": matched,
-            "loss": sum(score.mean_loss for score in scores) / count,
-            "per_class": [None if math.isnan(sum(rates)) else sum(rates) / count for rates in classes],
-            "evaluated_clients": count,
-        }
+        scores = dict(zip(chosen, view.executor.evaluate(models()), strict=True))
+        view.metrics |= _mean([score.metrics() for score in scores.values()])
+        if job.task.classes:
+            matched = [score.matched(job.federation.counts(client)) for client, score in scores.items()]
+            view.metrics["accuracy_matched"] = _mean(matched)
+        own = _own_groups(scores, job.federation.client_groups)
+        if own:
+            view.metrics |= {"per_group": own, "accuracy_own_group": _mean(list(own.values()))}
+        view.metrics["evaluated_clients"] = len(scores)
+
+
+def _own_groups(scores: Mapping[int, Score], client_groups: Sequence[str]) -> dict[str, float]:
+    """The accuracy of each client's model on the test rows of the client's own group."""
+    if not client_groups:
+        return {}
+    named = {client_groups[client]: score.groups for client, score in scores.items()}
+    return {name: groups[name].accuracy for name, groups in named.items() if name in groups}
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """The mean of numbers, or of equal places in lists and dicts of them; None where one is missing."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {name: _mean([value[name] for value in values]) for name in first}
+    if isinstance(first, list):
+        return [_mean(place) for place in zip(*values, strict=True)]
+    return None if None in values else sum(values) / len(values)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fewfed.data.federation import Federation
+from fewfed.errors import ConfigError
 from fewfed.method import Method, Setup
 from fewfed.network import Network
 from fewfed.phase import Clock, Cohort, Phase
@@ -34,6 +35,15 @@ class Job:
     @property
     def setup(self) -> Setup:
         return Setup(self.net, self.task, self.plan, len(self.federation), tuple(self.federation.shape))
+
+    def check(self) -> None:
+        """Raise `ConfigError` where the method does not fit the task or the network."""
+        if self.method.needs_classes and not self.task.classes:
+            raise ConfigError(
+                f"method '{self.method.label}' needs class labels: expected a classification task, not "
+                f"{type(self.task).__name__.lower()}; use one that does not, such as fedavg, fedprox or fedfa"
+            )
+        self.method.check(self.setup)
 
     def training_of(self, phase: Phase) -> Training:
         """The run's training with what a phase sets for itself."""
@@ -78,10 +88,20 @@ class Failed:
 Outcome = Done | Failed
 
 
+@dataclass(frozen=True)
+class Block:
+    """Several finished turns at once, for executors that keep them side by side; combined in one go."""
+
+    done: tuple[Done, ...]
+
+
 class Executor(Protocol):
     """Runs one phase for its members. Outcomes come in the order of the members, whatever ran first."""
 
-    def run(self, phase: Phase, clock: Clock, shared: Tree, members: Iterable[Member]) -> Iterator[Outcome]:
+    def place(self, server: Tree) -> Tree:
+        """The server's tree where this executor works."""
+
+    def run(self, phase: Phase, clock: Clock, shared: Tree, members: Iterable[Member]) -> Iterator[Outcome | Block]:
         """One outcome for every member."""
 
     def evaluate(self, models: Iterable[Tree]) -> list[Score]:

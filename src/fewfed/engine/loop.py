@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from fewfed import tree
 from fewfed.engine.combine import Combiner
-from fewfed.engine.job import PSEUDO_CLIENT, Done, Executor, Failed, Job, Member, members_of
+from fewfed.engine.job import PSEUDO_CLIENT, Block, Done, Executor, Failed, Job, Member, members_of
 from fewfed.engine.store import ClientStore
 from fewfed.errors import RunError
 from fewfed.method import Combined
@@ -67,8 +67,8 @@ def run_rounds(
 ) -> Tree:
     """Run rounds [start, rounds) and return the server's tree. `server` is given when a run is taken up again."""
     method = job.method
-    method.check(job.setup)
-    state = method.server_init(job.setup) if server is None else server
+    job.check()
+    state = executor.place(method.server_init(job.setup) if server is None else server)
     for number in range(start, rounds):
         began = time.perf_counter()
         clock = Clock(number, rounds, job.training.epochs)
@@ -108,11 +108,15 @@ def _run_phase(
         if isinstance(outcome, Failed):
             failed.append(outcome)
             continue
-        combiner.add(outcome.client, outcome.upload, outcome.weight)
-        _remember(phase, store, outcome)
-        steps += outcome.steps
-        for name, value in outcome.terms.items():
-            sums[name] = sums.get(name, 0.0) + value * outcome.steps
+        if isinstance(outcome, Block):
+            combiner.add_block(outcome.done)
+        else:
+            combiner.add(outcome.client, outcome.upload, outcome.weight)
+        for done in outcome.done if isinstance(outcome, Block) else (outcome,):
+            _remember(phase, store, done)
+            steps += done.steps
+            for name, value in done.terms.items():
+                sums[name] = sums.get(name, 0.0) + value * done.steps
     if len(failed) == len(numbers):
         first = failed[0]
         raise RunError(

@@ -17,7 +17,7 @@ import torch
 
 from fewfed import tree
 from fewfed.engine.channel import Channel, Closed
-from fewfed.engine.client import EVALUATION_ROWS, evaluate, run_member
+from fewfed.engine.client import evaluate, evaluation_rows, run_member
 from fewfed.engine.job import Done, Failed, Job, Member, Outcome
 from fewfed.errors import ConfigError
 from fewfed.phase import Clock, Phase
@@ -67,6 +67,9 @@ class Workers:
         count = processes or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else [0])
         self._workers = [self._start() for _ in range(count)]
 
+    def place(self, server: Tree) -> Tree:
+        return server
+
     def run(self, phase: Phase, clock: Clock, shared: Tree, members: Iterable[Member]) -> Iterator[Outcome]:
         self._share(shared)
         order = {"round": clock.round, "rounds": clock.rounds, "epochs": clock.epochs, "phase": phase.name}
@@ -98,7 +101,7 @@ class Workers:
         for _, reply, _ in self._work(self._in_parts(turns)):
             if "failed" in reply:
                 raise RuntimeError(reply["failed"])
-            score = Score(torch.tensor(reply["correct"]), torch.tensor(reply["total"]), reply["loss"])
+            score = self._job.task.score_type.from_json(reply["score"])
             if reply["part"] == 0:
                 scores.append(score)
             else:
@@ -120,11 +123,11 @@ class Workers:
 
     def _in_parts(self, turns: Iterable[_Turn]) -> Iterator[_Turn]:
         """Cut each scoring into the parts `evaluate` adds up, so that workers share one model's test rows."""
-        rows = len(self._job.federation.test)
+        rows, at_once = len(self._job.federation.test), evaluation_rows(self._job)
         index = 0
         for turn in turns:
-            for part, first in enumerate(range(0, rows, EVALUATION_ROWS)):
-                last = min(first + EVALUATION_ROWS, rows)
+            for part, first in enumerate(range(0, rows, at_once)):
+                last = min(first + at_once, rows)
                 yield _Turn(index, {"kind": "evaluate", "part": part, "first": first, "last": last}, turn.arrays)
                 index += 1
 
@@ -250,12 +253,7 @@ def _serve(job: Job, channel: Channel) -> None:
 def _answer(job: Job, shared: Tree, message: dict[str, Any], arrays: Tree) -> tuple[dict[str, Any], Tree]:
     if message["kind"] == "evaluate":
         score = evaluate(job, arrays["model"], message["first"], message["last"])
-        return {
-            "part": message["part"],
-            "correct": score.correct.tolist(),
-            "total": score.total.tolist(),
-            "loss": score.loss,
-        }, {}
+        return {"part": message["part"], "score": score.as_json()}, {}
     clock = Clock(message["round"], message["rounds"], message["epochs"])
     member = Member(message["client"], arrays.get("personal", {}), arrays.get("state", {}))
     outcome = run_member(job, job.phase(message["phase"], clock), clock, shared, member)

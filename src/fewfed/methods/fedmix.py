@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fewfed.errors import ConfigError
-from fewfed.losses import mix, one_hot, soft_cross_entropy
+from fewfed.losses import mix
 from fewfed.method import Batch, Context, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.phase import Clock, Cohort, Combine, Phase
@@ -31,7 +31,6 @@ class FedMix(FedAvg):
     name = "fedmix"
     family = "data sharing"
     paper = "Yoon et al., FedMix: Approximation of Mixup under Mean Augmented Federated Learning, ICLR 2021"
-    needs_classes = True
     presets = MappingProxyType({"flea": Preset({"form": "mixup"}), "taylor": Preset({"form": "taylor"})})
     neutral = MappingProxyType({"group": 10**9})
 
@@ -41,8 +40,10 @@ class FedMix(FedAvg):
     weight: float = setting(0.1, "Taylor form: l; authors 0.05 (CIFAR-10), 0.1 (CIFAR-100), 0.2 (FEMNIST)", ge=0, lt=1)
 
     def check(self, setup: Setup) -> None:
-        if not setup.task.classes:
-            raise ConfigError("method 'fedmix' averages class labels: expected a classification task")
+        if not setup.task.outputs:
+            raise ConfigError(
+                "method 'fedmix' averages labels that name a class: expected a classification task, or segmentation"
+            )
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         means = {"mean_x": Combine.CONCAT, "mean_y": Combine.CONCAT}
@@ -64,20 +65,20 @@ class FedMix(FedAvg):
         if not batch.draw:
             return super().loss(work, ctx, batch)
         mean_x, mean_y = ctx.shared["mean_x"][batch.draw["row"]], ctx.shared["mean_y"][batch.draw["row"]]
-        own_y = one_hot(batch.y, ctx.task.classes)
+        own_y = ctx.task.soft_labels(batch.y)
         if self.form == "mixup":
             mixed, target = mix(batch.draw["lam"], batch.x, mean_x), mix(batch.draw["lam"], own_y, mean_y)
-            return {"task": soft_cross_entropy(ctx.net.apply(work, mixed), target)}
+            return {"task": ctx.task.soft_loss(ctx.net.apply(work, mixed), target)}
         scaled, rest = (1 - self.weight) * batch.x, 1 - self.weight
 
         def own_loss(x: Tensor) -> tuple[Tensor, Tensor]:
             output = ctx.net.apply(work, x)
-            return rest * soft_cross_entropy(output, own_y), output
+            return rest * ctx.task.soft_loss(output, own_y), output
 
         slope, output = torch.func.grad(own_loss, has_aux=True)(scaled)
         return {
-            "task": rest * soft_cross_entropy(output, own_y),
-            "their_label": self.weight * soft_cross_entropy(output, mean_y.expand_as(own_y)),
+            "task": rest * ctx.task.soft_loss(output, own_y),
+            "their_label": self.weight * ctx.task.soft_loss(output, mean_y.expand_as(own_y)),
             "their_input": self.weight * (slope * mean_x).sum(),
         }
 
@@ -86,7 +87,7 @@ class FedMix(FedAvg):
             return super().end(work, ctx)
         groups = ctx.size // self.group
         rows = ctx.plan.fixed(ctx.client, "averaged rows").permutation(ctx.size)[: groups * self.group]
-        x, y = ctx.data.x[rows], one_hot(ctx.data.y[rows], ctx.task.classes)
+        x, y = ctx.data.x[rows], ctx.task.soft_labels(ctx.data.y[rows])
         shape = (groups, self.group)
         means = {"mean_x": x.reshape(*shape, *x.shape[1:]).mean(1), "mean_y": y.reshape(*shape, *y.shape[1:]).mean(1)}
         return Report(means, {}, float(ctx.size))

@@ -52,4 +52,5 @@ def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
         class_names=labels.names,
         groups={"domain": np.repeat(np.arange(len(DOMAINS)), [len(kept) for kept, _ in splits])},
         group_names={"domain": DOMAINS},
+        test_groups={"domain": np.repeat(np.arange(len(DOMAINS)), [len(held) for _, held in splits])},
     )

@@ -26,10 +26,12 @@ class DataOptions:
     standardise_audio: bool = setting(True, "audio: scale with the training part's mean and deviation, else raw dB")
     audio_augment: bool = setting(False, "audio: random padding, roll, frequency and time masks on training clips")
     group_split: bool = setting(False, "urbansound8k: keep the clips of one source recording in the same part")
-    image_size: int = setting(0, "images: resize to this many pixels a side; 0 = as stored (office: 256)", ge=0)
+    image_size: int = setting(
+        0, "images: resize to this many pixels a side; 0 = as stored (office 256, retina 128)", ge=0
+    )
     label: str = setting("", "tables: name of the label column; empty = 'label' or 'y'")
     client_column: str = setting("", "tables: column that says whose row it is; empty = 'client' or 'subject' if there")
-    classes: int = setting(0, "own data: number of classes where not every class occurs; 0 = counted", ge=0)
+    classes: int = setting(0, "own data: number of classes where not every class occurs; 0 = counted (masks: 2)", ge=0)
     test_fraction: float = setting(
         0.2, "share of rows held out for testing where the data has no test part", gt=0, lt=1
     )

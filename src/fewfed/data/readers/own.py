@@ -54,7 +54,7 @@ def own_dataset(
                 "testing: expected at least two rows of some class, or a test part of its own"
             )
         numbered = [numbered[0].rows(kept), numbered[0].rows(held)]
-    groups = {key: group_ids(values) for key, values in numbered[0].groups.items()}
+    groups = {key: _numbered_groups(key, numbered) for key in numbered[0].groups}
     dataset = checked(
         Dataset(
             name=name,
@@ -62,11 +62,22 @@ def own_dataset(
             test=Examples(numbered[1].x, torch.from_numpy(numbered[1].y)),
             classes=labels.classes,
             class_names=labels.names,
-            groups={key: ids for key, (ids, _) in groups.items()},
-            group_names={key: names for key, (_, names) in groups.items()},
+            groups={key: ids for key, (ids, _, _) in groups.items()},
+            group_names={key: names for key, (_, _, names) in groups.items()},
+            test_groups={key: held for key, (_, held, _) in groups.items() if held is not None},
         )
     )
     return _scaled(dataset, is_image, options, seed)
+
+
+def _numbered_groups(key: str, parts: list[Part]) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
+    """Ids of the training rows, of the test rows where these are known, and the groups' names."""
+    train, test = parts[0].groups[key], parts[1].groups.get(key)
+    if test is None:
+        ids, names = group_ids(train)
+        return ids, None, names
+    ids, names = group_ids(np.concatenate([train, test]))
+    return ids[: len(train)], ids[len(train) :], names
 
 
 def _scaled(dataset: Dataset, is_image: bool, options: DataOptions, seed: int) -> Dataset:

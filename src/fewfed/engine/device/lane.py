@@ -1,8 +1,8 @@
 """A lane: memory at fixed addresses for one client, or a stack of them, and the captured step that works on it.
 
 A captured graph keeps raw pointers. So everything a step reads or writes lives in tensors the lane owns: parameters,
-optimiser memory, the batches and draws of all steps (a counter on the device picks the current one), what was broadcast, and
-what is the client's own. Running a client is: copy in, replay, copy out; the host never waits in between.
+optimiser memory, the batches and draws of all steps (a counter on the device picks the current one), what was
+broadcast, and what is the client's own. Running a client is: copy in, replay, copy out; the host never waits.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Lane:
         self._x = torch.zeros((*lead, *example.x.shape[1:]), dtype=example.x.dtype, device=device)
         if precision.channels_last and self._x.dim() == len(lead) + 3 and width == 1:
             flat = self._x.flatten(0, 1).contiguous(memory_format=torch.channels_last)
-            self._x = flat.unflatten(0, lead)
+            self._x = flat.view(*lead, *flat.shape[1:])
         self._y = torch.zeros((*lead, *example.y.shape[1:]), dtype=example.y.dtype, device=device)
         self._draws = tree.map(
             lambda d: torch.zeros(
@@ -93,8 +93,25 @@ class Lane:
         self._sums: dict[str, Tensor] = {}
         self._ctx = example.ctx
         self.seen: set[str] = set()
+        self.round = example.ctx.clock.round
         self._graph: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def queue(self) -> contextlib.AbstractContextManager[Any]:
+        """What is done inside is queued on the lane's own stream."""
+        return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def follow(self) -> None:
+        """Later work of the lane waits for what the current stream has been given so far."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+
+    def join(self) -> None:
+        """Later work of the current stream waits for the lane."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
     def load(self, turns: Sequence[Turn]) -> None:
         """Copy the turns in: start, rows, draws. Everything is queued on the lane's stream."""
@@ -127,12 +144,12 @@ class Lane:
         for _ in range(2):
             self.load(turns)
             self._step()
-        if self.stream is None:
+        if self._stream is None:
             return
         self.load(turns)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
+        with torch.cuda.graph(graph, stream=self._stream):
             self._step()
         self._graph = graph
 
@@ -190,7 +207,8 @@ class Lane:
                     terms = method.loss({**point, "params": leaves}, ctx, piece)
                     return sum_terms(terms, method.observed), terms
 
-                return torch.func.grad(value, has_aux=True)(point["params"])
+                found: tuple[Tree, Tree] = torch.func.grad(value, has_aux=True)(point["params"])
+                return found
 
             return method.gradient(differentiate, {"params": params, **others}, ctx, piece)
 

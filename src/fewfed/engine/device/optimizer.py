@@ -1,7 +1,7 @@
 """The optimisers of `fewfed.optim` for captured steps: rates and step counts are tensors, clients may be stacked.
 
-A stack has its clients on the first axis; norms and step counts are per client, and a client that is not `active` in a step
-keeps its parameters and its memory.
+A stack has its clients on the first axis; norms and step counts are per client, and a client that is not `active` in a
+step keeps its parameters and its memory.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -32,11 +33,11 @@ class Located(Examples):
         return self.numbers.to(self.table_x.device, non_blocking=True)
 
     @property
-    def x(self) -> Tensor:  # type: ignore[override]
+    def x(self) -> Tensor:
         return self.table_x[self._on_device]
 
     @property
-    def y(self) -> Tensor:  # type: ignore[override]
+    def y(self) -> Tensor:
         return self.table_y[self._on_device]
 
 
@@ -49,7 +50,7 @@ class DeviceFederation:
         self._test = inner.test.to(device)
         self._table: Examples | None = None
         self._split = None
-        if isinstance(inner, SplitFederation) and not inner.noise:
+        if isinstance(inner, SplitFederation) and inner.noise_level(len(inner) - 1) == 0:
             self._table = inner.dataset.train.to(device)
             self._split = inner.split
 
@@ -60,6 +61,14 @@ class DeviceFederation:
     @property
     def test(self) -> Examples:
         return self._test
+
+    @property
+    def test_groups(self) -> Mapping[str, Tensor]:
+        return self._inner.test_groups
+
+    @property
+    def client_groups(self) -> Sequence[str]:
+        return self._inner.client_groups
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,0 +1,61 @@
+"""Leave-one-client-out: one natural group trains nowhere and is all there is to test on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from fewfed.data.examples import Dataset
+from fewfed.data.splits import NATURAL
+from fewfed.errors import ConfigError, did_you_mean
+
+
+def leave_out(dataset: Dataset, grouping: str, wanted: str) -> Dataset:
+    """The data set whose test part is every row of one group and whose training part is every other training row.
+
+    `wanted` is a group's name, or else the number its client has when nobody is left out. Test rows of other groups are
+    not used; where the data does not say whose its test rows are, only the group's training rows are tested on.
+    """
+    if grouping not in NATURAL:
+        raise ConfigError(
+            f"leave_out = '{wanted}' needs clients that are natural groups: expected split "
+            f"{', '.join(NATURAL[:-1])} or {NATURAL[-1]}, not '{grouping}'"
+        )
+    if grouping not in dataset.groups:
+        known = ", ".join(sorted(dataset.groups)) or "none"
+        raise ConfigError(
+            f"leave_out = '{wanted}' with split '{grouping}': data '{dataset.name}' has no {grouping} ids "
+            f"(its natural groups: {known}); use data that has them"
+        )
+    ids = dataset.groups[grouping]
+    group = _group(dataset, grouping, wanted)
+    if bool((ids == group).all()):
+        raise ConfigError(
+            f"leave_out = '{wanted}' leaves nobody to train: data '{dataset.name}' has only one {grouping}, "
+            "expected at least two"
+        )
+    unseen, others = np.flatnonzero(ids == group), np.flatnonzero(ids != group)
+    tested = dataset.test_groups.get(grouping, np.full(len(dataset.test), -1)) == group
+    theirs = torch.from_numpy(np.flatnonzero(tested))
+    note = f"tested on the unseen {grouping} '{dataset.group_name(grouping, group)}'"
+    return dataclasses.replace(
+        dataset,
+        train=dataset.train.rows(torch.from_numpy(others)),
+        test=dataset.train.rows(torch.from_numpy(unseen)).join(dataset.test.rows(theirs)),
+        groups={name: members[others] for name, members in dataset.groups.items()},
+        test_groups={grouping: np.full(len(unseen) + len(theirs), group)},
+        note="; ".join(part for part in (dataset.note, note) if part),
+    )
+
+
+def _group(dataset: Dataset, grouping: str, wanted: str) -> int:
+    present = [int(one) for one in np.unique(dataset.groups[grouping])]
+    named = {dataset.group_name(grouping, one): one for one in present}
+    if wanted in named:
+        return named[wanted]
+    if wanted.isdigit() and int(wanted) < len(present):
+        return present[int(wanted)]
+    numbers = f", or a client number from 0 to {len(present) - 1}"
+    raise ConfigError(f"leave_out = '{wanted}': {did_you_mean(grouping, wanted, named)}{numbers}")

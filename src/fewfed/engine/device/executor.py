@@ -1,0 +1,322 @@
+"""The executor for one accelerator. Two plans: `graphs` (a captured step per stream), `stacked` (clients side by side).
+
+The plan is chosen by timing both on the first block of clients. Methods are not asked to be fast: whatever a loss does
+is captured if it can be, and run step by step on the device, with the reason said, if it cannot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fewfed import tree
+from fewfed.engine.client import context_of, run_member
+from fewfed.engine.device.board import Board
+from fewfed.engine.device.lane import Lane, Precision, Turn
+from fewfed.engine.device.rows import DeviceFederation, Located
+from fewfed.engine.device.watch import CannotCapture
+from fewfed.engine.job import Block, Done, Failed, Job, Member, Outcome
+from fewfed.errors import ConfigError
+from fewfed.phase import Clock, Cohort, Phase
+from fewfed.task import Score
+from fewfed.tree import Tree
+
+PlanName = Literal["auto", "graphs", "stacked", "eager"]
+_EVALUATION_ROWS = 2000
+_PRECISIONS = {
+    "float32": Precision(),
+    "tf32": Precision(channels_last=True),
+    "bf16": Precision(autocast=torch.bfloat16, channels_last=True),
+}
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """How the device is used."""
+
+    device: str = "cuda"
+    plan: PlanName = "auto"
+    precision: str = "float32"
+    streams: int = 8
+    width: int = 32
+    """Clients of one stack."""
+
+
+class _ReadsPadding(Exception):
+    """A loss came to nothing because it read the unused end of a buffer with room to grow."""
+
+
+class Device:
+    """Runs phases on one device. Agrees with `Sequential` to rounding."""
+
+    def __init__(self, job: Job, options: DeviceOptions | None = None) -> None:
+        self._options = options or DeviceOptions()
+        if self._options.precision not in _PRECISIONS:
+            raise ConfigError(f"precision '{self._options.precision}': expected one of {', '.join(_PRECISIONS)}")
+        self._device = torch.device(self._options.device)
+        if self._device.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("executor 'cuda' found no CUDA device: use --executor workers")
+        self._job = dataclasses.replace(job, federation=DeviceFederation(job.federation, self._device))
+        self._precision = _PRECISIONS[self._options.precision]
+        self._lanes: dict[tuple[object, ...], list[Lane]] = {}
+        self._shared: dict[str, Board] = {}
+        self._exact: set[str] = set()
+        self._chosen: PlanName | None = None if self._options.plan == "auto" else self._options.plan
+        self._events: list[str] = []
+        self._reasons: set[str] = set()
+        allow = self._options.precision != "float32"
+        torch.backends.cuda.matmul.allow_tf32 = allow
+        torch.backends.cudnn.allow_tf32 = allow
+
+    def place(self, server: Tree) -> Tree:
+        return tree.to(server, self._device)
+
+    def run(self, phase: Phase, clock: Clock, shared: Tree, members: Iterable[Member]) -> Iterator[Outcome | Block]:
+        shared = tree.to(shared, self._device)
+        waiting: list[Member] = []
+        limit = 1024
+        for member in members:
+            waiting.append(self._here(member))
+            if len(waiting) == limit:
+                yield from self._run_some(phase, clock, shared, waiting)
+                waiting = []
+        yield from self._run_some(phase, clock, shared, waiting)
+
+    def evaluate(self, models: Iterable[Tree]) -> list[Score]:
+        """Outputs are made on the device and scored on the host, so that every executor counts with the same code."""
+        test = self._job.federation.test
+        labels = test.y.cpu()
+        scores = []
+        with torch.no_grad():
+            for model in models:
+                here = tree.to(model, self._device)
+                parts = [self._job.net.apply(here, x, train=False) for x in torch.split(test.x, _EVALUATION_ROWS)]
+                scores.append(self._job.task.score(torch.cat(parts).cpu(), labels))
+        return scores
+
+    def events(self) -> list[str]:
+        events, self._events = self._events, []
+        return events
+
+    def close(self) -> None:
+        self._lanes.clear()
+
+    def _here(self, member: Member) -> Member:
+        return Member(member.client, tree.to(member.personal, self._device), tree.to(member.state, self._device))
+
+    def _run_some(
+        self, phase: Phase, clock: Clock, shared: Tree, members: Sequence[Member]
+    ) -> Iterator[Outcome | Block]:
+        if not phase.epochs or self._chosen == "eager":
+            for member in members:
+                yield run_member(self._job, phase, clock, shared, member)
+            return
+        turns: list[Turn] = []
+        outcomes: dict[int, Outcome] = {}
+        for index, member in enumerate(members):
+            turn = self._turn(index, phase, clock, shared, member)
+            if isinstance(turn, Failed):
+                outcomes[index] = turn
+            else:
+                turns.append(turn)
+        try:
+            finished = self._train_exactly_if_needed(phase, clock, shared, turns)
+        except (CannotCapture, RuntimeError, NotImplementedError) as error:
+            reason = f"phase '{phase.name}' runs step by step on the device: {_first_line(error)}"
+            if reason not in self._reasons:
+                self._reasons.add(reason)
+                self._events.append(reason)
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                raise
+            for member in members:
+                yield run_member(self._job, phase, clock, shared, member)
+            return
+        yield from self._close_turns(turns, finished, outcomes)
+
+    def _close_turns(
+        self, turns: list[Turn], finished: dict[int, tuple[Tree, dict[str, Tensor]]], outcomes: dict[int, Outcome]
+    ) -> Iterator[Outcome | Block]:
+        names = list(next(iter(finished.values()))[1]) if finished else []
+        # The one place of a phase where the host waits for the device.
+        sums = torch.stack([torch.stack([finished[t.index][1][n].float() for n in names]) for t in turns]).cpu()
+        done: list[Done] = []
+        for turn, row in zip(turns, sums.tolist(), strict=True):
+            terms = {name: value / turn.steps for name, value in zip(names, row, strict=True)}
+            broken = [name for name, value in terms.items() if not abs(value) < float("inf")]
+            if broken:
+                outcomes[turn.index] = Failed(
+                    turn.ctx.client,
+                    turn.ctx.phase.name,
+                    f"its loss term '{broken[0]}' became {terms[broken[0]]}: try a smaller lr",
+                )
+                continue
+            with torch.no_grad():
+                report = self._job.method.end(finished[turn.index][0], turn.ctx)
+            done.append(Done(turn.ctx.client, report.upload, report.state, report.weight, turn.steps, terms))
+        yield from outcomes.values()
+        if done:
+            yield Block(tuple(done))
+
+    def _turn(self, index: int, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Turn | Failed:
+        ctx = context_of(self._job, phase, clock, shared, member)
+        if phase.cohort is not Cohort.SERVER and ctx.size == 0:
+            return Failed(ctx.client, phase.name, "it has no samples: expected at least one")
+        data = self._job.method.data(ctx)
+        if len(data) == 0:
+            return Failed(ctx.client, phase.name, "there is nothing to train on: expected at least one row")
+        batches = ctx.plan.batches(clock.round, phase.name, ctx.client, len(data), phase.epochs)
+        if len({len(rows) for rows in batches}) > 1:
+            raise CannotCapture("its batches differ in size (batch_rule 'fill' keeps them equal)")
+        ctx = dataclasses.replace(ctx, steps=len(batches))
+        draws = ctx.plan.draws(clock.round, phase.name, ctx.client)
+        drawn = [self._job.method.draw(draws, ctx, len(rows)) for rows in batches]
+        shapes = {tuple(tuple(leaf.shape) for _, leaf in tree.leaves(d)) for d in drawn}
+        if len(shapes) > 1:
+            raise CannotCapture("its draws differ in size from step to step")
+        rows = torch.stack(batches)
+        if isinstance(data, Located):
+            return Turn(
+                index,
+                ctx,
+                self._job.method.begin(ctx),
+                data.table_x,
+                data.table_y,
+                data.numbers[rows],
+                tree.stack(drawn),
+            )
+        return Turn(index, ctx, self._job.method.begin(ctx), data.x, data.y, rows, tree.stack(drawn))
+
+    def _train_exactly_if_needed(
+        self, phase: Phase, clock: Clock, shared: Tree, turns: list[Turn]
+    ) -> dict[int, tuple[Tree, dict[str, Tensor]]]:
+        try:
+            return self._train(phase, clock, shared, turns)
+        except _ReadsPadding:
+            # The loss reads a whole buffer, not rows it drew: its step is captured anew whenever the length changes.
+            self._exact.add(phase.name)
+            self._shared.pop(phase.name)
+            return self._train(phase, clock, shared, turns)
+
+    def _train(
+        self, phase: Phase, clock: Clock, shared: Tree, turns: list[Turn]
+    ) -> dict[int, tuple[Tree, dict[str, Tensor]]]:
+        finished: dict[int, tuple[Tree, dict[str, Tensor]]] = {}
+        if not turns:
+            return finished
+        static = self._placed(phase, shared)
+        groups: dict[int, list[Turn]] = {}
+        for turn in sorted(turns, key=lambda turn: -turn.steps):
+            groups.setdefault(turn.rows.shape[1], []).append(turn)
+        for group in groups.values():
+            plan = self._chosen or self._choose(clock, static, group)
+            self._run_group(plan, clock, static, group, finished)
+        for lane in self._all_lanes():
+            lane.join()
+        return finished
+
+    def _all_lanes(self) -> Iterator[Lane]:
+        for lanes in self._lanes.values():
+            yield from lanes
+
+    def _run_group(
+        self,
+        plan: PlanName,
+        clock: Clock,
+        shared: Tree,
+        group: list[Turn],
+        finished: dict[int, tuple[Tree, dict[str, Tensor]]],
+    ) -> None:
+        width = 1 if plan == "graphs" or len(group) < 3 else min(self._options.width, _power_of_two(len(group)))
+        blocks = [group[start : start + width] for start in range(0, len(group), width)]
+        for number, block in enumerate(blocks):
+            uneven = width > 1 and (len(block) < width or block[0].steps != block[-1].steps)
+            lane = self._lane(clock, shared, block, width, uneven, number)
+            with lane.queue():
+                lane.load(block)
+                lane.run(max(turn.steps for turn in block))
+                for position, turn in enumerate(block):
+                    work, terms = lane.result(position)
+                    finished[turn.index] = (tree.clone(work), {name: value.clone() for name, value in terms.items()})
+
+    def _lane(self, clock: Clock, shared: Tree, block: Sequence[Turn], width: int, masked: bool, number: int) -> Lane:
+        example = block[0]
+        capacity = _power_of_two(max(turn.steps for turn in block))
+        key = (example.ctx.phase.name, width, masked, capacity, _signature(example), id(shared))
+        lanes = self._lanes.setdefault(key, [])
+        # A loss that looked at the round's numbers has them frozen in: capture it anew.
+        if lanes and lanes[0].seen and lanes[0].round != clock.round:
+            lanes.clear()
+        wanted = self._options.streams if width == 1 else 2
+        position = number % wanted
+        if position < len(lanes):
+            return lanes[position]
+        lane = Lane(self._job, example, shared, width=width, steps=capacity, masked=masked, precision=self._precision)
+        lane.follow()
+        with lane.queue():
+            lane.capture(block)
+        if self._shared[example.ctx.phase.name].padded and not lane.finite():
+            raise _ReadsPadding
+        lanes.append(lane)
+        return lane
+
+    def _choose(self, clock: Clock, shared: Tree, group: list[Turn]) -> PlanName:
+        """Time both plans on the first clients, captured and warm, and keep the faster one."""
+        block = group[: self._options.width]
+        times: dict[PlanName, float] = {}
+        for plan in ("graphs", "stacked"):
+            try:
+                self._run_group(plan, clock, shared, block, {})
+                self._wait()
+                began = time.perf_counter()
+                self._run_group(plan, clock, shared, block, {})
+                self._wait()
+                times[plan] = (time.perf_counter() - began) / sum(turn.steps for turn in block)
+            except (RuntimeError, NotImplementedError) as error:
+                self._events.append(f"plan '{plan}' cannot run this method: {_first_line(error)}")
+        if not times:
+            raise CannotCapture("neither plan can run it")
+        best = min(times, key=lambda plan: times[plan])
+        self._chosen = best
+        shown = ", ".join(f"{plan} {1e3 * seconds:.3f} ms" for plan, seconds in times.items())
+        self._events.append(f"plan '{best}' chosen on {len(block)} clients: {shown} a client step")
+        return best
+
+    def _placed(self, phase: Phase, shared: Tree) -> Tree:
+        """The broadcast at addresses that stay the same from round to round."""
+        held = self._shared.get(phase.name)
+        if held is None or not held.fits(shared):
+            held = Board.for_(shared, held, exact=phase.name in self._exact)
+            self._shared[phase.name] = held
+            self._lanes = {key: lanes for key, lanes in self._lanes.items() if key[0] != phase.name}
+        held.write(shared)
+        for lane in self._all_lanes():
+            lane.follow()
+        return held.static
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+def _signature(turn: Turn) -> tuple[object, ...]:
+    """What two turns must agree in to use the same captured step."""
+    trees = {"work": turn.work, "personal": turn.ctx.personal, "state": turn.ctx.state, "draws": turn.draws}
+    shapes = tuple(
+        (path, tuple(leaf.shape[1:] if path.startswith("draws") else leaf.shape), str(leaf.dtype))
+        for path, leaf in tree.leaves(trees)
+    )
+    return (turn.rows.shape[1], tuple(turn.x.shape[1:]), shapes)

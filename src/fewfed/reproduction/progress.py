@@ -1,0 +1,58 @@
+"""What a study has come to on this machine: finished runs, missing data, settings that changed underneath."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fewfed.cells import Cell
+from fewfed.data.sources import available
+from fewfed.errors import RunError
+from fewfed.experiment import Resolved
+from fewfed.folder import CONFIG, RunFolder
+from fewfed.reproduction.study import Planned
+
+
+def missing_data(runs: Sequence[Planned]) -> dict[str, str]:
+    """Data the runs need and this machine lacks, with how to get it."""
+    known = {item.name: item for item in available()}
+    missing: dict[str, str] = {}
+    for name in dict.fromkeys(run.resolved.experiment.data for run in runs):
+        if name in known:
+            if not known[name].present:
+                missing[name] = known[name].obtain
+        elif not Path(name).expanduser().exists():
+            missing[name] = "there is no such file or folder"
+    return missing
+
+
+def with_rounds(run: Planned, rounds: int | None) -> Planned:
+    """The same run, shorter or longer."""
+    if rounds is None:
+        return run
+    experiment = replace(run.resolved.experiment, rounds=rounds)
+    return replace(run, resolved=replace(run.resolved, experiment=experiment))
+
+
+def in_reading_order(cells: Sequence[Cell]) -> list[Cell]:
+    """Runs on the same data one after another: it is read once for each seed, and few are kept in memory."""
+    return sorted(cells, key=lambda cell: (cell.resolved.experiment.data, cell.resolved.experiment.seed))
+
+
+def rounds_done(cell: Cell) -> int:
+    """Rounds whose metrics are written."""
+    return len(RunFolder(cell.folder).metrics())
+
+
+def is_finished(cell: Cell) -> bool:
+    return RunFolder(cell.folder).result() is not None
+
+
+def refuse_other_settings(cells: Sequence[Cell]) -> None:
+    """A finished run counts only for the configuration it was made with."""
+    for cell in cells:
+        if (cell.folder / CONFIG).exists():
+            _, config = RunFolder.open(cell.folder)
+            if Resolved.from_json(config) != cell.resolved:
+                raise RunError(f"'{cell.folder}' holds a run with other settings: choose another --out or remove it")

@@ -1,0 +1,105 @@
+"""FLUTE: the collapse term at its known points, frozen parts, personal heads, and the optional server step."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from short_runs import accuracies, processes_agree
+
+from fewfed import networks, tree
+from fewfed.engine.client import run_member
+from fewfed.engine.job import Done, Member
+from fewfed.errors import ConfigError
+from fewfed.methods.flute import FLUTE, distance_to_simplex
+from fewfed.phase import Clock, Combine
+from fewfed.task import Classification
+from support import digits_federation, job_of, run
+
+CLOCK = Clock(0, 5, 2)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_a_simplex_head_has_no_distance_at_any_scale(classes: int) -> None:
+    simplex = torch.eye(classes, dtype=torch.float64) - 1 / classes
+    for scale in (0.1, 7.0):
+        assert float(distance_to_simplex(scale * simplex, torch.ones(classes).double())) == pytest.approx(0, abs=1e-7)
+
+
+def test_distance_is_numpys_with_absent_classes_masked() -> None:
+    weight, present = np.random.default_rng(0).normal(size=(4, 6)), np.array([1.0, 0.0, 1.0, 1.0])
+    gram = weight @ weight.T
+    target = (np.eye(4) - 0.25) / math.sqrt(3) * np.outer(present, present)
+    expected = np.linalg.norm(gram / np.linalg.norm(gram) - target)
+    assert float(distance_to_simplex(torch.tensor(weight), torch.tensor(present))) == pytest.approx(expected)
+
+
+def test_the_gradient_is_finite_for_a_zero_head() -> None:
+    weight = torch.zeros(3, 4, requires_grad=True)
+    slope = torch.autograd.grad(distance_to_simplex(weight, torch.ones(3)), weight)[0]
+    assert bool(torch.isfinite(slope).all())
+
+
+def test_phase_head_trains_the_head_and_phase_joint_everything() -> None:
+    method = FLUTE()
+    job = job_of(method, training={"epochs": 2})
+    head, joint = method.phases(CLOCK)
+    assert (head.epochs, joint.epochs) == (1, 1)
+    server, state = method.server_init(job.setup), method.client_init(job.setup)
+    first = run_member(job, head, CLOCK, method.broadcast(server, head), Member(0, {}, state))
+    assert isinstance(first, Done)
+    assert first.upload == {}
+    assert not torch.equal(first.state["head"]["head.weight"], state["head"]["head.weight"])
+    second = run_member(job, joint, CLOCK, method.broadcast(server, joint), Member(0, {}, first.state))
+    assert isinstance(second, Done)
+    assert set(second.state) == {"head"}
+    before, after = server["representation"]["params"], second.upload["representation"]["params"]
+    assert set(before) == set(after)
+    assert all(not torch.equal(before[name], after[name]) for name in before if name.endswith("conv.weight"))
+
+
+def test_no_head_leaves_a_client_unless_the_server_works_on_heads() -> None:
+    for phase in FLUTE().phases(CLOCK):
+        assert not any(how.seen_raw for how in phase.uploads.values())
+    uploads = FLUTE(server_lr=0.5).phases(CLOCK)[1].uploads
+    assert {name for name, how in uploads.items() if how is Combine.KEEP} == {"head", "present"}
+    server = run(job_of("flute"), rounds=1).server
+    assert not any("head." in name for name, _ in tree.leaves(server))
+
+
+def test_the_server_step_brings_heads_closer_to_their_simplex() -> None:
+    method = FLUTE(server_lr=0.5)
+    job = job_of(method, digits_federation(3))
+    ran = run(job, rounds=1, cohort=3)
+    for client in range(3):
+        state = ran.views[-1].store.get(client)
+        assert state is not None
+        present = (job.federation.counts(client) > 0).float()
+        own, moved = state["head"]["head.weight"], ran.server["heads"][str(client)]["head.weight"]
+        assert float(distance_to_simplex(moved, present)) < float(distance_to_simplex(own, present))
+    sent = method.personal(ran.server, method.phases(CLOCK)[0], 1)["head"]["head.weight"]
+    assert torch.equal(sent, ran.server["heads"]["1"]["head.weight"])
+
+
+def test_with_one_epoch_everything_is_joint() -> None:
+    assert [phase.epochs for phase in FLUTE().phases(Clock(0, 5, 1))] == [0, 1]
+    assert run(job_of("flute", training={"epochs": 1}), rounds=2).metrics[-1]["failed"] == []
+
+
+def test_a_network_without_a_linear_classifier_is_refused() -> None:
+    job = job_of("flute")
+    net = networks.build("unet", (1, 16, 16), 2, 0)
+    with pytest.raises(ConfigError, match="unet"):
+        job.method.check(dataclasses.replace(job.setup, net=net, task=Classification(2), shape=(1, 16, 16)))
+
+
+def test_worker_processes_compute_the_same_bits() -> None:
+    assert processes_agree("flute")
+
+
+def test_it_learns() -> None:
+    before, after = accuracies("flute")
+    assert after > before + 0.3

@@ -1,0 +1,59 @@
+"""Manifold MixUp: where it mixes, and that every other place stays as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from short_runs import accuracies, processes_agree, same_bits
+from torch.nn.functional import cross_entropy
+
+from fewfed.errors import ConfigError
+from fewfed.methods.manifold_mixup import INPUT, ManifoldMixUp
+from support import batch_of, context, digits_federation, digits_network, job_of, run, trainable
+
+
+@pytest.mark.parametrize(("place", "cut"), [(INPUT, 0), ("conv1", 1), ("conv2", 2)])
+def test_features_are_mixed_at_the_drawn_place_alone(place: str, cut: int) -> None:
+    net, data = digits_network(), digits_federation().examples(0)
+    order, lam = torch.arange(len(data)).roll(2), torch.tensor(0.35)
+    at = {each: lam if each == place else torch.tensor(1.0) for each in (INPUT, "conv1", "conv2")}
+    draw = {"inner": {}, "own": {"order": order, "lam": lam, "at": at}}
+    ours = ManifoldMixUp().loss(trainable(net.model()), context(net, data), batch_of(data, draw))["task"]
+    model = net.model()
+    features = net.apply(model, data.x, stop=cut) if cut else data.x
+    output = net.apply(model, lam * features + (1 - lam) * features[order], start=cut)
+    expected = lam * cross_entropy(output, data.y) + (1 - lam) * cross_entropy(output, data.y[order])
+    torch.testing.assert_close(ours, expected)
+
+
+def test_places_are_drawn_equally_often_and_one_at_a_time() -> None:
+    ctx = context(digits_network(), digits_federation().examples(0))
+    draws = ctx.plan.draws(0, "train", 0)
+    mixed = torch.stack(
+        [
+            torch.stack([lam != 1 for lam in ManifoldMixUp().draw(draws, ctx, 3)["own"]["at"].values()])
+            for _ in range(3000)
+        ]
+    ).float()
+    assert bool((mixed.sum(1) == 1).all())
+    assert mixed.mean(0).tolist() == pytest.approx([1 / 3] * 3, abs=0.03)
+
+
+def test_no_mixing_is_what_it_wraps_bit_for_bit() -> None:
+    plain, quiet = (run(job_of(method), rounds=2).server for method in ("fedavg", ManifoldMixUp(alpha=0.0)))
+    assert same_bits(plain, quiet)
+
+
+def test_an_unknown_stage_is_refused() -> None:
+    method = ManifoldMixUp(stages=("pool9",))
+    with pytest.raises(ConfigError, match="pool9"):
+        method.check(job_of(method).setup)
+
+
+def test_worker_processes_compute_the_same_bits() -> None:
+    assert processes_agree("manifold-mixup")
+
+
+def test_it_learns() -> None:
+    before, after = accuracies("manifold-mixup", rounds=10)
+    assert after > before + 0.2
