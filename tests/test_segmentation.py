@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from engine.exact import differences
-from fewfed import Dataset, Examples, Experiment, Training
+from fewfed import Dataset, Examples, Experiment, Training, arrays
 from fewfed import run as run_experiment
+from fewfed.augmentation import MixedLabels
 from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.client import evaluation_rows
 from fewfed.engine.evaluation import Evaluate
@@ -23,6 +25,7 @@ from fewfed.engine.job import Job
 from fewfed.engine.workers import Workers
 from fewfed.errors import ConfigError
 from fewfed.losses import mix
+from fewfed.method import Batch
 from fewfed.methods.registry import choose, registered
 from fewfed.network import Network
 from fewfed.networks import build
@@ -198,8 +201,6 @@ def test_fedmix_shares_averaged_masks_and_trains_on_mixed_ones() -> None:
 
     method, data = choose("fedmix").method, squares(4, 5)
     ctx = context(job.net, data, {"model": job.net.model(), **shared}, task=Segmentation())
-    from fewfed.method import Batch
-
     lam, row = torch.tensor([0.3]), torch.tensor([0, 1, 2, 0])
     work = trainable(job.net.model())
     loss = method.loss(work, ctx, Batch(data.x, data.y, {"row": row, "lam": lam}))["task"]
@@ -208,13 +209,7 @@ def test_fedmix_shares_averaged_masks_and_trains_on_mixed_ones() -> None:
     assert torch.equal(loss, Segmentation().soft_loss(output, 0.3 * masks + 0.7 * shared["mean_y"][row]))
 
 
-def test_fedmix_on_classes_still_refuses_real_targets_only() -> None:
-    assert choose("fedmix").method.needs_classes is False
-
-
 def test_a_mixed_mask_is_learned_with_the_mixed_loss_of_both_terms() -> None:
-    from fewfed.augmentation import MixedLabels
-
     output, y = logits_and_masks(images=4)
     order, weight = torch.tensor([2, 3, 0, 1]), torch.tensor(0.3)
     task = Segmentation()
@@ -278,8 +273,6 @@ def test_a_run_chooses_task_and_network_from_the_data(tmp_path: Path) -> None:
 
 
 def test_the_same_run_twice_is_the_same(tmp_path: Path) -> None:
-    from fewfed import arrays
-
     for name in ("one", "two"):
         run_experiment(
             "fedmix",
@@ -311,8 +304,6 @@ def test_splits_without_classes_take_masks(rule: str, tmp_path: Path) -> None:
 
 
 def test_a_network_without_a_score_a_pixel_is_refused(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     with pytest.raises(ConfigError, match=r"expected \(1, 2, 16, 16\), a score a pixel and class"):
         run_experiment("fedavg", replace(DOMAINS, network="mlp"), data=dataset(), out=tmp_path / "run")
 

@@ -43,7 +43,7 @@ def load(path: Path) -> tuple[Tree, dict[str, Any]]:
             header = file.metadata() or {}
             facts, empty = json.loads(header.get("facts", "{}")), json.loads(header.get("empty", "[]"))
             order = json.loads(header["order"]) if "order" in header else file.keys()
-            flat: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in order}
+            flat: dict[str, torch.Tensor] = {name: file.get_tensor(name).clone() for name in order}
     except (OSError, SafetensorError, ValueError) as error:
         raise RunError(f"cannot read '{path.name}': {error}; expected a file written by this program") from error
     return tree.from_leaves(flat, empty), facts

@@ -72,11 +72,13 @@ def zeros_like(a: Mapping[str, Any]) -> Tree:
 
 def clone(a: Mapping[str, Any]) -> Tree:
     """A copy without history that shares no memory with the original."""
+    sources = [leaf.detach() for _, leaf in leaves(a)]
+    if not all(leaf.is_cuda and not torch._C._functorch.is_functorch_wrapped_tensor(leaf) for leaf in sources):
+        return map(lambda value: value.detach().clone(), a)
+    # One launch for all leaves instead of hundreds; function transforms know no such call.
     copy = map(lambda value: torch.empty_like(value.detach()), a)
-    targets = [leaf for _, leaf in leaves(copy)]
-    if targets:
-        # One call for all leaves: on an accelerator one launch instead of hundreds.
-        torch._foreach_copy_(targets, [leaf.detach() for _, leaf in leaves(a)])
+    if sources:
+        torch._foreach_copy_([leaf for _, leaf in leaves(copy)], sources)
     return copy
 
 

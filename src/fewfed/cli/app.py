@@ -8,6 +8,7 @@ import typer
 
 from fewfed.cli.compare import compare
 from fewfed.cli.data import data_app
+from fewfed.cli.diagnose import diagnose_app
 from fewfed.cli.methods import show_methods
 from fewfed.cli.reproduce import reproduce
 from fewfed.cli.run import resume, run
@@ -27,6 +28,7 @@ app.command()(reproduce)
 app.command("methods")(show_methods)
 app.command("split")(show_split)
 app.add_typer(data_app, name="data")
+app.add_typer(diagnose_app, name="diagnose")
 
 
 def _version(value: bool) -> None:

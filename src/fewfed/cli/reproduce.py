@@ -133,9 +133,7 @@ def _show_names(library: Library, as_json: bool) -> None:
     out.print(table)
 
 
-def _show_cells(
-    study: Study, runs: Sequence[Planned], root: Path, missing: dict[str, str], as_json: bool
-) -> None:
+def _show_cells(study: Study, runs: Sequence[Planned], root: Path, missing: dict[str, str], as_json: bool) -> None:
     states = [_state(run, run.cell(root), missing) for run in runs]
     say(f"{study.name}: {study.what} ({study.paper})")
     for state in dict.fromkeys(state["state"] for state in states):

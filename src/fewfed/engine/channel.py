@@ -104,12 +104,17 @@ class Channel:
                 area.fresh = False
         self._send(json.dumps(body).encode(), fds)
 
-    def share(self, arrays: Tree, slot: str, others: list[Channel]) -> None:
-        """Write arrays once and let several receivers look at them."""
+    def share(self, arrays: Tree, slot: str, others: list[Channel]) -> list[Channel]:
+        """Write arrays once and let several receivers look at them; returns those that are gone."""
         area = self._mine.setdefault(slot, _Area())
         body = {"message": {"kind": "share"}, "slot": slot, "layout": _pack(arrays, area)}
+        gone = []
         for channel in others:
-            channel._send(json.dumps(body).encode(), [area.fd])
+            try:
+                channel._send(json.dumps(body).encode(), [area.fd])
+            except Closed:
+                gone.append(channel)
+        return gone
 
     def receive(self) -> tuple[dict[str, Any], Tree]:
         """The next message and views of its arrays."""
@@ -137,24 +142,25 @@ class Channel:
     def _receive(self) -> tuple[bytes, list[int]]:
         try:
             header, ancillary, _, _ = self.sock.recvmsg(_HEADER.size, socket.CMSG_SPACE(4))
-            while header and len(header) < _HEADER.size:
-                header += self.sock.recv(_HEADER.size - len(header))
+            header += self._exactly(_HEADER.size - len(header))
+            length, _ = _HEADER.unpack(header)
+            payload = self._exactly(length)
         except OSError as error:
             raise Closed(str(error)) from error
-        if not header:
-            raise Closed("end of stream")
         fds: list[int] = []
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.extend(array.array("i", data[: len(data) - len(data) % 4]))
-        length, _ = _HEADER.unpack(header)
+        return payload, fds
+
+    def _exactly(self, length: int) -> bytes:
         chunks = bytearray()
         while len(chunks) < length:
             chunk = self.sock.recv(min(1 << 20, length - len(chunks)))
             if not chunk:
                 raise Closed("end of stream")
             chunks += chunk
-        return bytes(chunks), fds
+        return bytes(chunks)
 
 
 def _pack(arrays: Tree, area: _Area) -> list[list[Any]]:

@@ -28,7 +28,7 @@ def run_member(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Membe
         return _turn(job, context_of(job, phase, clock, shared, member))
     except FewfedError as error:
         return Failed(member.client, phase.name, str(error))
-    except (RuntimeError, ValueError, KeyError, IndexError, TypeError, ArithmeticError, NotImplementedError) as error:
+    except Exception as error:
         return Failed(member.client, phase.name, f"{type(error).__name__}: {error}")
 
 
@@ -137,6 +137,8 @@ def _turn(job: Job, ctx: Context) -> Outcome:
         return Failed(
             ctx.client, phase.name, f"its loss term '{broken[0]}' became {means[broken[0]]}: try a smaller lr"
         )
+    if batches and not bool(torch.isfinite(torch.stack(torch._foreach_norm(params)).sum())):
+        return Failed(ctx.client, phase.name, "its parameters became NaN or infinite: try a smaller lr")
     for leaf in params:
         leaf.requires_grad_(False)
     with torch.no_grad():

@@ -53,10 +53,10 @@ class Combiner:
                     self._fold(name, how, turn.upload[name], turn.client, turn.weight)
             else:
                 factors = [turn.weight if how is Combine.MEAN else 1.0 for turn in done]
-                total = _map(partial(_weighted_sum, factors), *(turn.upload[name] for turn in done))
+                total = _map(partial(_weighted_sum, factors, how), *(turn.upload[name] for turn in done))
                 self._like.setdefault(name, _map(lambda leaf: leaf.new_empty(0), done[0].upload[name]))
                 if name in self._values:
-                    _map(lambda held, more: _accumulate(held, more, 1.0), self._values[name], total)
+                    _map(partial(_accumulate, factor=1.0, how=how), self._values[name], total)
                 else:
                     self._values[name] = total
 
@@ -93,7 +93,7 @@ class Combiner:
                 self._like[name] = _map(lambda leaf: leaf.new_empty(0), value)
                 self._values[name] = _map(lambda leaf: _opened(leaf, factor), value)
             else:
-                _map(lambda total, leaf: _accumulate(total, leaf, factor), self._values[name], value)
+                _map(lambda total, leaf: _accumulate(total, leaf, factor, how), self._values[name], value)
 
     def _closed(self, name: str, divisor: float) -> Any:
         return _map(
@@ -107,18 +107,20 @@ def _opened(leaf: Tensor, factor: float) -> Tensor:
     return leaf.double() * factor if leaf.is_floating_point() else leaf.clone()
 
 
-def _accumulate(total: Tensor, leaf: Tensor, factor: float) -> Tensor:
+def _accumulate(total: Tensor, leaf: Tensor, factor: float, how: Combine) -> Tensor:
     # Integer leaves are counters (BatchNorm's batch count): a mean of them means nothing, and the largest does not
     # depend on the order of clients as "the last one's" would.
     if leaf.is_floating_point():
         return total.add_(leaf.to(total.dtype), alpha=factor)
+    if how is Combine.SUM:
+        return total.add_(leaf)
     return torch.maximum(total, leaf, out=total)
 
 
-def _weighted_sum(factors: Sequence[float], *leaves: Tensor) -> Tensor:
+def _weighted_sum(factors: Sequence[float], how: Combine, *leaves: Tensor) -> Tensor:
     stacked = torch.stack(leaves)
     if not stacked.is_floating_point():
-        return stacked.amax(0)
+        return stacked.sum(0) if how is Combine.SUM else stacked.amax(0)
     total: Tensor = torch.tensordot(
         torch.tensor(factors, dtype=torch.float64).to(stacked.device), stacked.double(), dims=1
     )

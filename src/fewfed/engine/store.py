@@ -66,6 +66,7 @@ class ClientStore:
         """Take the states a checkpoint speaks of; files of rounds that were lost go."""
         self._memory.clear()
         self._dirty.clear()
+        self._obsolete.clear()
         self._held = 0
         self._files = {int(client): name for client, name in index.items()}
         keep = set(self._files.values())

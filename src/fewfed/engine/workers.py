@@ -196,7 +196,7 @@ class Workers:
         """A worker died: start another and run its turns again; the turn that was running counts as tried."""
         _, status = os.waitpid(worker.pid, 0)
         cause = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
-        lost = sorted(worker.busy.values(), key=lambda turn: turn.index)
+        lost = list(worker.busy.values())  # in the order they were sent: the first is the one that ran
         names = ", ".join(str(turn.message.get("client", "evaluation")) for turn in lost)
         self._events.append(f"a worker process died ({cause}) and was replaced; run again: {names}")
         worker.channel.close()
@@ -211,7 +211,9 @@ class Workers:
 
     def _share(self, shared: Tree) -> None:
         self._broadcast = shared
-        self._board[0].share(shared, "shared", [worker.channel for worker in self._workers])
+        gone = self._board[0].share(shared, "shared", [worker.channel for worker in self._workers])
+        for worker in [worker for worker in self._workers if worker.channel in gone]:
+            self._replace(worker, deque(), {})
 
     def _start(self) -> _Worker:
         ours, theirs = Channel.pair()

@@ -36,9 +36,7 @@ def _parsed(text: str, study: Study) -> dict[str, list[Value]]:
         name, equals, value = part.partition("=")
         if equals and name.strip() in study.values:
             axis = name.strip()
-        elif equals and not axis:
-            raise ConfigError(f"--cells: {did_you_mean('axis', name.strip(), study.values)}")
-        elif equals and not is_one_of(part, study.values[axis]):
+        elif (equals and not axis) or (equals and not is_one_of(part, study.values[axis])):
             raise ConfigError(f"--cells: {did_you_mean('axis', name.strip(), study.values)}")
         else:
             value = part

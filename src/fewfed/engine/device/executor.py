@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fewfed import tree
-from fewfed.engine.client import context_of, run_member
+from fewfed.engine.client import context_of, evaluation_rows, run_member, scored
 from fewfed.engine.device.board import Board
 from fewfed.engine.device.lane import Lane, Precision, Turn
 from fewfed.engine.device.rows import DeviceFederation, Located
@@ -28,7 +28,6 @@ from fewfed.task import Score
 from fewfed.tree import Tree
 
 PlanName = Literal["auto", "graphs", "stacked", "eager"]
-_EVALUATION_ROWS = 2000
 _PRECISIONS = {
     "float32": Precision(),
     "tf32": Precision(channels_last=True),
@@ -62,6 +61,7 @@ class Device:
         self._device = torch.device(self._options.device)
         if self._device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError("executor 'cuda' found no CUDA device: use --executor workers")
+        self._host = job
         self._job = dataclasses.replace(job, federation=DeviceFederation(job.federation, self._device))
         self._precision = _PRECISIONS[self._options.precision]
         self._lanes: dict[tuple[object, ...], list[Lane]] = {}
@@ -91,13 +91,13 @@ class Device:
     def evaluate(self, models: Iterable[Tree]) -> list[Score]:
         """Outputs are made on the device and scored on the host, so that every executor counts with the same code."""
         test = self._job.federation.test
-        labels = test.y.cpu()
+        at_once = 4 * evaluation_rows(self._job)
         scores = []
         with torch.no_grad():
             for model in models:
                 here = tree.to(model, self._device)
-                parts = [self._job.net.apply(here, x, train=False) for x in torch.split(test.x, _EVALUATION_ROWS)]
-                scores.append(self._job.task.score(torch.cat(parts).cpu(), labels))
+                parts = [self._job.net.apply(here, x, train=False) for x in torch.split(test.x, at_once)]
+                scores.append(scored(self._host, torch.cat(parts).cpu(), 0, len(test)))
         return scores
 
     def events(self) -> list[str]:
@@ -119,13 +119,13 @@ class Device:
             return
         turns: list[Turn] = []
         outcomes: dict[int, Outcome] = {}
-        for index, member in enumerate(members):
-            turn = self._turn(index, phase, clock, shared, member)
-            if isinstance(turn, Failed):
-                outcomes[index] = turn
-            else:
-                turns.append(turn)
         try:
+            for index, member in enumerate(members):
+                turn = self._turn(index, phase, clock, shared, member)
+                if isinstance(turn, Failed):
+                    outcomes[index] = turn
+                else:
+                    turns.append(turn)
             finished = self._train_exactly_if_needed(phase, clock, shared, turns)
         except (CannotCapture, RuntimeError, NotImplementedError) as error:
             reason = f"phase '{phase.name}' runs step by step on the device: {_first_line(error)}"

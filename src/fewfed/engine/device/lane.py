@@ -19,7 +19,7 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.engine.client import sum_terms
 from fewfed.engine.device.optimizer import DeviceOptimizer
-from fewfed.engine.device.watch import WatchedContext
+from fewfed.engine.device.watch import watched
 from fewfed.engine.job import Job
 from fewfed.method import Batch, Context
 from fewfed.training import Training
@@ -223,7 +223,7 @@ class Lane:
         ctx = dataclasses.replace(
             self._ctx, shared=self.shared, personal=own["personal"], state=own["state"], counts=own["counts"]
         )
-        return WatchedContext.around(ctx, self.seen)
+        return watched(ctx, self.seen)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self._precision.autocast is None:

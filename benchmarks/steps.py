@@ -1,0 +1,214 @@
+"""Time per client step of each network: a bare eager loop, the `graphs` plan, the `stacked` plan, on one device.
+
+    python benchmarks/steps.py [--device cuda] [--networks lenet5 harnet ...] [--methods fedavg flea ...] [--json FILE]
+
+Every row is measured in one process, the bare loop right before and after. Batch 32, Adam, 20 steps a client. The bare
+loop is what a tutorial writes: `nn.Module`, `backward()`, `torch.optim.Adam`, one client after another. The floor is
+the larger of bytes moved (parameters, gradients and moments read and written once a step) over the copy bandwidth and of
+multiply-adds over the matrix rate, both measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from fewfed import networks
+from fewfed.data.examples import Examples
+from fewfed.data.federation import GeneratedFederation
+from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.job import Block, Failed, Job, Member
+from fewfed.methods.registry import choose
+from fewfed.phase import Clock
+from fewfed.plan import Plan
+from fewfed.task import Classification
+from fewfed.training import Training
+
+SHAPES = {
+    "lenet5": ((1, 28, 28), 10),
+    "harnet": ((1, 128, 3), 6),
+    "audionet": ((2, 64, 344), 10),
+    "mobilenetv2": ((3, 32, 32), 10),
+    "resnet18": ((3, 32, 32), 10),
+}
+ROWS, BATCH, EPOCHS = 128, 32, 5
+
+
+def wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def bare(name: str, device: str, clients: int) -> float:
+    """Seconds a step of the bare loop."""
+    shape, classes = SHAPES[name]
+    net = networks.build(name, shape, classes, 0)
+    model = torch.nn.Sequential(*(net.module(stage) for stage in net.stages)).to(device).train()
+    start = {key: value.clone() for key, value in model.state_dict().items()}
+    x, y = torch.randn(ROWS, *shape, device=device), torch.randint(classes, (ROWS,), device=device)
+
+    def turn() -> int:
+        model.load_state_dict(start)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        steps = EPOCHS * ROWS // BATCH
+        for step in range(steps):
+            rows = torch.randperm(ROWS)[:BATCH].to(device) if step % 4 == 0 else torch.arange(BATCH, device=device)
+            optimizer.zero_grad()
+            cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+        return steps
+
+    turn()
+    wait(device)
+    began = time.perf_counter()
+    steps = sum(turn() for _ in range(clients))
+    wait(device)
+    return (time.perf_counter() - began) / steps
+
+
+def planned(name: str, method: str, options: DeviceOptions, clients: int) -> tuple[float, list[str]]:
+    """Seconds a step of whole phases of a method, warm; and what the executor said."""
+    shape, classes = SHAPES[name]
+    chosen = choose(method)
+    generator = torch.Generator().manual_seed(0)
+    device = torch.device(options.device)
+    table = Examples(
+        torch.randn(clients * ROWS, *shape, generator=generator).to(device),
+        torch.randint(classes, (clients * ROWS,), generator=generator).to(device),
+    )
+
+    def client(k: int) -> Examples:
+        return Examples(table.x[k * ROWS : (k + 1) * ROWS], table.y[k * ROWS : (k + 1) * ROWS])
+
+    training = Training(**{"epochs": EPOCHS, "batch": BATCH, **chosen.training})
+    federation = GeneratedFederation(clients, client, Examples(table.x[:ROWS], table.y[:ROWS]), classes)
+    net = networks.build(name, shape, classes, 0)
+    job = Job(chosen.method, net, Classification(classes), federation, training, Plan(0, BATCH))
+    executor = Device(job, options)
+    server = executor.place(chosen.method.server_init(job.setup))
+    times: list[float] = []
+    events: list[str] = []
+    steps = 0
+    for number in range(5):
+        clock = Clock(number, 1000, EPOCHS)
+        from fewfed.engine.combine import Combiner
+
+        for phase in chosen.method.phases(clock):
+            shared = chosen.method.broadcast(server, phase)
+            state = tree_state(chosen.method, job)
+            members = [Member(k, chosen.method.personal(server, phase, k), state) for k in range(clients)]
+            combiner = Combiner(phase)
+            wait(options.device)
+            began = time.perf_counter()
+            taken = 0
+            for outcome in executor.run(phase, clock, shared, members):
+                if isinstance(outcome, Failed):
+                    raise SystemExit(f"{method} on {name}: client {outcome.client}: {outcome.reason}")
+                done = outcome.done if isinstance(outcome, Block) else (outcome,)
+                taken += sum(turn.steps for turn in done)
+                combiner.add_block(done)
+            combined = combiner.finish()
+            wait(options.device)
+            if phase.epochs and number >= 2:
+                times.append(time.perf_counter() - began)
+                steps = taken
+            server = chosen.method.absorb(server, phase, combined)
+        events += executor.events()
+    executor.close()
+    return min(times) / steps, events
+
+
+def tree_state(method: object, job: Job) -> dict[str, object]:
+    return job.method.client_init(job.setup)
+
+
+def ceilings(device: str) -> tuple[float, float]:
+    """Bytes a second of a copy, and multiply-adds a second of a float32 product."""
+    wide = torch.empty(1 << 28, device=device)
+    other = torch.empty_like(wide)
+    matrix = torch.randn(4096, 4096, device=device)
+    rates = []
+    for work, amount in ((lambda: other.copy_(wide), 2 * wide.numel() * 4), (lambda: matrix @ matrix, 4096**3)):
+        work()
+        wait(device)
+        began = time.perf_counter()
+        for _ in range(5):
+            work()
+        wait(device)
+        rates.append(5 * amount / (time.perf_counter() - began))
+    return rates[0], rates[1]
+
+
+def floor(name: str, bandwidth: float, rate: float) -> float:
+    """Least seconds a client step could take."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    shape, classes = SHAPES[name]
+    net = networks.build(name, shape, classes, 0)
+    model = torch.nn.Sequential(*(net.module(stage) for stage in net.stages))
+    counter = FlopCounterMode(display=False)
+    with counter:
+        cross_entropy(model(torch.randn(BATCH, *shape)), torch.zeros(BATCH, dtype=torch.long)).backward()
+    moved = net.parameter_count() * 4 * 7  # Weights, gradient and two moments read; weights and moments written.
+    return max(moved / bandwidth, counter.get_total_flops() / 2 / rate)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--networks", nargs="*", default=list(SHAPES))
+    parser.add_argument("--methods", nargs="*", default=["fedavg"])
+    parser.add_argument("--plans", nargs="*", default=["graphs", "stacked"])
+    parser.add_argument("--precisions", nargs="*", default=["float32"])
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    bandwidth, rate = ceilings(options.device)
+    results = []
+    for name in options.networks:
+        before = bare(name, options.device, 3)
+        least = floor(name, bandwidth, rate)
+        for method in options.methods:
+            for precision in options.precisions:
+                for plan in options.plans:
+                    setting = DeviceOptions(options.device, plan, precision, options.streams, options.width)
+                    try:
+                        seconds, events = planned(name, method, setting, options.clients)
+                    except Exception as error:
+                        print(
+                            f"{name} {method} {plan} {precision}: {type(error).__name__}: {str(error)[:200]}",
+                            flush=True,
+                        )
+                        continue
+                    row = {
+                        "network": name, "method": method, "plan": plan, "precision": precision,
+                        "bare_ms": 1e3 * before, "ms": 1e3 * seconds, "times_faster": before / seconds,
+                        "floor_ms": 1e3 * least, "events": events,
+                    }  # fmt: skip
+                    results.append(row)
+                    print(
+                        f"{name:12} {method:10} {plan:8} {precision:8} bare {1e3 * before:7.3f} ms  "
+                        f"fewfed {1e3 * seconds:7.4f} ms  {before / seconds:6.1f} x  floor {1e3 * least:.4f} ms  "
+                        f"{'; '.join(events)[:160]}",
+                        flush=True,
+                    )
+        after = bare(name, options.device, 3)
+        print(f"{name:12} bare loop before {1e3 * before:.3f} ms, after {1e3 * after:.3f} ms a step", flush=True)
+    if options.json:
+        machine = torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU"
+        options.json.write_text(json.dumps({"device": machine, "torch": torch.__version__, "rows": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
