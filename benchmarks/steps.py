@@ -4,7 +4,7 @@
 
 Every row is measured in one process, the bare loop right before and after. Batch 32, Adam, 20 steps a client. The bare
 loop is what a tutorial writes: `nn.Module`, `backward()`, `torch.optim.Adam`, one client after another. The floor is
-the larger of bytes moved (parameters, gradients and moments read and written once a step) over the copy bandwidth and of
+the larger of bytes moved (parameters, gradients, moments, read and written once a step) over the copy bandwidth and of
 multiply-adds over the matrix rate, both measured in the same run.
 """
 
@@ -16,14 +16,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from fewfed import networks
-from fewfed.data.examples import Examples
-from fewfed.data.federation import GeneratedFederation
+from fewfed.data.examples import Dataset, Examples
+from fewfed.data.federation import SplitFederation
+from fewfed.data.splits import Split
 from fewfed.engine.device.executor import Device, DeviceOptions
 from fewfed.engine.job import Block, Failed, Job, Member
 from fewfed.methods.registry import choose
@@ -51,7 +53,11 @@ def bare(name: str, device: str, clients: int) -> float:
     """Seconds a step of the bare loop."""
     shape, classes = SHAPES[name]
     net = networks.build(name, shape, classes, 0)
-    model = torch.nn.Sequential(*(net.module(stage) for stage in net.stages)).to(device).train()
+    model = torch.nn.Sequential(*(net.module(stage) for stage in net.stages))
+    for part in model.modules():
+        if isinstance(part, torch.nn.BatchNorm2d):
+            part.num_batches_tracked = torch.zeros((), dtype=torch.long)  # As PyTorch makes it.
+    model.to(device).train()
     start = {key: value.clone() for key, value in model.state_dict().items()}
     x, y = torch.randn(ROWS, *shape, device=device), torch.randint(classes, (ROWS,), device=device)
 
@@ -79,17 +85,14 @@ def planned(name: str, method: str, options: DeviceOptions, clients: int) -> tup
     shape, classes = SHAPES[name]
     chosen = choose(method)
     generator = torch.Generator().manual_seed(0)
-    device = torch.device(options.device)
-    table = Examples(
-        torch.randn(clients * ROWS, *shape, generator=generator).to(device),
-        torch.randint(classes, (clients * ROWS,), generator=generator).to(device),
+    train = Examples(
+        torch.randn(clients * ROWS, *shape, generator=generator),
+        torch.randint(classes, (clients * ROWS,), generator=generator),
     )
-
-    def client(k: int) -> Examples:
-        return Examples(table.x[k * ROWS : (k + 1) * ROWS], table.y[k * ROWS : (k + 1) * ROWS])
-
+    dataset = Dataset("synthetic", train, Examples(train.x[:ROWS], train.y[:ROWS]), classes)
+    split = Split.of("synthetic", list(np.arange(clients * ROWS).reshape(clients, ROWS)))
     training = Training(**{"epochs": EPOCHS, "batch": BATCH, **chosen.training})
-    federation = GeneratedFederation(clients, client, Examples(table.x[:ROWS], table.y[:ROWS]), classes)
+    federation = SplitFederation(dataset, split)
     net = networks.build(name, shape, classes, 0)
     job = Job(chosen.method, net, Classification(classes), federation, training, Plan(0, BATCH))
     executor = Device(job, options)

@@ -106,5 +106,5 @@ class Plan:
         draws = Draws(self.seed, "batches", round, phase, client)
         if self.rule == "fill":
             size = min(self.batch, count)
-            return [draws.cycle(count, size) for _ in range(steps)]
+            return list(draws.cycle(count, steps * size).reshape(steps, size)) if steps else []
         return [draws.loader(count, self.batch) for _ in range(steps)]

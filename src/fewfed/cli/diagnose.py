@@ -23,9 +23,9 @@ from fewfed.diagnostics.rounds_to_target import rounds_to
 from fewfed.engine.loop import Observer, RoundView
 from fewfed.errors import ConfigError
 from fewfed.experiment import Resolved, resolve
-from fewfed.folder import RunFolder
+from fewfed.folder import RunFolder, refuse_existing
 from fewfed.report.curves import require_matplotlib
-from fewfed.run import Prepared, default_folder, execute, prepare, refuse_existing
+from fewfed.run import Prepared, default_folder, execute, prepare
 
 diagnose_app = typer.Typer(no_args_is_help=True, help="Feature separation, mixing, exposure, rounds to a target.")
 

@@ -13,7 +13,7 @@ def davies_bouldin(features: Tensor, labels: Tensor) -> float | None:
     some spread cannot be told apart: the score is then infinite.
     """
     rows = features.flatten(1).double()
-    present = labels.unique()
+    present = torch.unique(labels)
     if len(present) < 2:
         return None
     members = [rows[labels == label] for label in present]

@@ -54,34 +54,34 @@ class MixingWatch:
         if shared_labels(shared) is None:
             return
         client = training_of(view).combined.clients[0]
-        found = mixing_of(repeat(view, client), view.clock.round + 1, view.job.task.classes)
+        found = mixing_of(repeat(view, client), view.clock.round + 1, view.job.federation.counts(client))
         self.seen.append(found)
         view.metrics["mixing"] = found.as_json()
 
 
-def mixing_of(turn: Turn, round: int, classes: int) -> Mixing:
-    """Classes of the buffer, of the local rows as they were used, and of the targets after mixing."""
+def mixing_of(turn: Turn, round: int, counts: Tensor) -> Mixing:
+    """Classes of the buffer, of the client's rows (`counts`), and of the targets after mixing, over all its steps."""
     labels = shared_labels(turn.received)
     if labels is None or not turn.batches or ROW not in turn.batches[0].draw or WEIGHT not in turn.batches[0].draw:
         raise ConfigError("this method mixes no shared rows into its batches: expected one that draws 'row' and 'lam'")
+    classes = len(counts)
     others = class_shares(labels, classes)
-    local = torch.cat([class_shares(batch.y, classes) for batch in turn.batches])
     mixed = torch.cat([_targets(batch.y, batch.draw, others, classes) for batch in turn.batches])
     weights = turn.batches[0].draw[WEIGHT].flatten().tolist()
-    return Mixing(round, turn.client, _shares(others), _shares(local), _shares(mixed), weights)
+    return Mixing(round, turn.client, _shares(others.sum(0)), _shares(counts.double()), _shares(mixed.sum(0)), weights)
 
 
 def shared_labels(shared: Tree) -> Tensor | None:
     """The labels of broadcast rows, whatever they are called; None where there are none."""
-    found = [shared[name] for name in LABELS if name in shared]
-    return found[0] if found and len(found[0]) else None
+    found: Tensor | None = next((shared[name] for name in LABELS if name in shared), None)
+    return found if found is not None and len(found) else None
 
 
 def class_shares(labels: Tensor, classes: int) -> Tensor:
     """One row a label with its share of every class."""
     if labels.dim() > 1:
         return labels.double()
-    return torch.nn.functional.one_hot(labels, classes).double()
+    return torch.eye(classes, dtype=torch.float64)[labels]
 
 
 def _targets(y: Tensor, draw: Tree, others: Tensor, classes: int) -> Tensor:
@@ -89,7 +89,6 @@ def _targets(y: Tensor, draw: Tree, others: Tensor, classes: int) -> Tensor:
     return weight * class_shares(y, classes)[: len(rows)] + (1 - weight) * others[rows]
 
 
-def _shares(mass: Tensor) -> list[float]:
-    totals = mass.sum(0)
+def _shares(totals: Tensor) -> list[float]:
     shares: list[float] = (totals / totals.sum()).tolist()
     return shares

@@ -14,7 +14,7 @@ from fewfed.engine.loop import PhaseResult, RoundView
 from fewfed.engine.sequential import one_thread
 from fewfed.errors import ConfigError
 from fewfed.method import Batch, Context, Differentiate
-from fewfed.phase import Clock, Cohort, Phase
+from fewfed.phase import Clock, Cohort, Combine, Phase
 from fewfed.tree import Tree
 from fewfed.wrapper import Wrapper
 
@@ -33,9 +33,15 @@ class Turn:
 
 
 def training_phase(phases: tuple[Phase, ...]) -> Phase | None:
-    """The phase in which the round's clients train a model that they upload."""
-    fitting = (phase for phase in phases if phase.epochs and phase.cohort is Cohort.ROUND and MODEL in phase.uploads)
-    return next(fitting, None)
+    """The phase in which the round's clients train a model that is averaged."""
+    return next(
+        (
+            phase
+            for phase in phases
+            if phase.epochs and phase.cohort is Cohort.ROUND and phase.uploads.get(MODEL) is Combine.MEAN
+        ),
+        None,
+    )
 
 
 def refuse_unrepeatable(job: Job) -> None:

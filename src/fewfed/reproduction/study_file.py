@@ -212,6 +212,4 @@ def _refuse_unmatched(table: Published, runs: tuple[Planned, ...], axes: Mapping
         if axis not in axes:
             raise ConfigError(f"[published]: {did_you_mean('axis', axis, axes)}")
     if not any(table.row_of(run.at) for run in runs):
-        raise ConfigError(
-            f"[published]: no run of this file has a row in {table.table}; look at 'match' and 'spelling'"
-        )
+        raise ConfigError(f"[published]: no run has a row in {table.table}: look at 'match' and 'spelling'")

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from fewfed import tree
 from fewfed.engine.client import context_of, evaluation_rows, run_member, scored
 from fewfed.engine.device.board import Board
-from fewfed.engine.device.lane import Lane, Precision, Turn
+from fewfed.engine.device.lane import Finished, Lane, Precision, Turn
 from fewfed.engine.device.rows import DeviceFederation, Located
 from fewfed.engine.device.watch import CannotCapture
 from fewfed.engine.job import Block, Done, Failed, Job, Member, Outcome
@@ -137,31 +136,34 @@ class Device:
             for member in members:
                 yield run_member(self._job, phase, clock, shared, member)
             return
-        yield from self._close_turns(turns, finished, outcomes)
+        yield from self._close_turns(finished, outcomes)
 
-    def _close_turns(
-        self, turns: list[Turn], finished: dict[int, tuple[Tree, dict[str, Tensor]]], outcomes: dict[int, Outcome]
-    ) -> Iterator[Outcome | Block]:
-        names = list(next(iter(finished.values()))[1]) if finished else []
-        # The one place of a phase where the host waits for the device.
-        sums = torch.stack([torch.stack([finished[t.index][1][n].float() for n in names]) for t in turns]).cpu()
-        done: list[Done] = []
-        for turn, row in zip(turns, sums.tolist(), strict=True):
-            terms = {name: value / turn.steps for name, value in zip(names, row, strict=True)}
-            broken = [name for name, value in terms.items() if not abs(value) < float("inf")]
-            if broken:
-                outcomes[turn.index] = Failed(
-                    turn.ctx.client,
-                    turn.ctx.phase.name,
-                    f"its loss term '{broken[0]}' became {terms[broken[0]]}: try a smaller lr",
-                )
-                continue
-            with torch.no_grad():
-                report = self._job.method.end(finished[turn.index][0], turn.ctx)
-            done.append(Done(turn.ctx.client, report.upload, report.state, report.weight, turn.steps, terms))
+    def _close_turns(self, finished: list[Finished], outcomes: dict[int, Outcome]) -> Iterator[Outcome | Block]:
+        done: dict[int, Done] = {}
+        if finished:
+            # The one place of a phase where the host waits for the device.
+            sums = torch.cat([block.sums for block in finished]).tolist()
+            for block in finished:
+                for position, turn in enumerate(block.turns):
+                    row = sums.pop(0)
+                    terms = {name: value / turn.steps for name, value in zip(block.names, row, strict=True)}
+                    outcome = self._closed(turn, block.work_of(position), terms)
+                    if isinstance(outcome, Failed):
+                        outcomes[turn.index] = outcome
+                    else:
+                        done[turn.index] = outcome
         yield from outcomes.values()
         if done:
-            yield Block(tuple(done))
+            yield Block(tuple(done[index] for index in sorted(done)))
+
+    def _closed(self, turn: Turn, work: Tree, terms: dict[str, float]) -> Done | Failed:
+        broken = [name for name, value in terms.items() if not abs(value) < float("inf")]
+        if broken:
+            reason = f"its loss term '{broken[0]}' became {terms[broken[0]]}: try a smaller lr"
+            return Failed(turn.ctx.client, turn.ctx.phase.name, reason)
+        with torch.no_grad():
+            report = self._job.method.end(work, turn.ctx)
+        return Done(turn.ctx.client, report.upload, report.state, report.weight, turn.steps, terms)
 
     def _turn(self, index: int, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Turn | Failed:
         ctx = context_of(self._job, phase, clock, shared, member)
@@ -192,9 +194,7 @@ class Device:
             )
         return Turn(index, ctx, self._job.method.begin(ctx), data.x, data.y, rows, tree.stack(drawn))
 
-    def _train_exactly_if_needed(
-        self, phase: Phase, clock: Clock, shared: Tree, turns: list[Turn]
-    ) -> dict[int, tuple[Tree, dict[str, Tensor]]]:
+    def _train_exactly_if_needed(self, phase: Phase, clock: Clock, shared: Tree, turns: list[Turn]) -> list[Finished]:
         try:
             return self._train(phase, clock, shared, turns)
         except _ReadsPadding:
@@ -203,10 +203,8 @@ class Device:
             self._shared.pop(phase.name)
             return self._train(phase, clock, shared, turns)
 
-    def _train(
-        self, phase: Phase, clock: Clock, shared: Tree, turns: list[Turn]
-    ) -> dict[int, tuple[Tree, dict[str, Tensor]]]:
-        finished: dict[int, tuple[Tree, dict[str, Tensor]]] = {}
+    def _train(self, phase: Phase, clock: Clock, shared: Tree, turns: list[Turn]) -> list[Finished]:
+        finished: list[Finished] = []
         if not turns:
             return finished
         static = self._placed(phase, shared)
@@ -230,7 +228,7 @@ class Device:
         clock: Clock,
         shared: Tree,
         group: list[Turn],
-        finished: dict[int, tuple[Tree, dict[str, Tensor]]],
+        finished: list[Finished],
     ) -> None:
         width = 1 if plan == "graphs" or len(group) < 3 else min(self._options.width, _power_of_two(len(group)))
         blocks = [group[start : start + width] for start in range(0, len(group), width)]
@@ -240,9 +238,7 @@ class Device:
             with lane.queue():
                 lane.load(block)
                 lane.run(max(turn.steps for turn in block))
-                for position, turn in enumerate(block):
-                    work, terms = lane.result(position)
-                    finished[turn.index] = (tree.clone(work), {name: value.clone() for name, value in terms.items()})
+                finished.append(lane.result(block))
 
     def _lane(self, clock: Clock, shared: Tree, block: Sequence[Turn], width: int, masked: bool, number: int) -> Lane:
         example = block[0]
@@ -271,10 +267,10 @@ class Device:
         times: dict[PlanName, float] = {}
         for plan in ("graphs", "stacked"):
             try:
-                self._run_group(plan, clock, shared, block, {})
+                self._run_group(plan, clock, shared, block, [])
                 self._wait()
                 began = time.perf_counter()
-                self._run_group(plan, clock, shared, block, {})
+                self._run_group(plan, clock, shared, block, [])
                 self._wait()
                 times[plan] = (time.perf_counter() - began) / sum(turn.steps for turn in block)
             except (RuntimeError, NotImplementedError) as error:

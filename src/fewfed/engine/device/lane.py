@@ -47,6 +47,22 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Finished:
+    """What a lane leaves of some turns."""
+
+    turns: tuple[Turn, ...]
+    work: Tree
+    """Stacked unless the width is 1."""
+    sums: Tensor
+    """(turns, terms), over the steps."""
+    names: tuple[str, ...]
+    width: int
+
+    def work_of(self, position: int) -> Tree:
+        return self.work if self.width == 1 else _row(self.work, position)
+
+
+@dataclass(frozen=True)
 class Precision:
     """Arithmetic of a step; parameters and optimiser memory stay float32."""
 
@@ -157,10 +173,10 @@ class Lane:
         """Whether the last steps' terms are numbers. Waits for the device."""
         return all(bool(torch.isfinite(value).all()) for value in self._sums.values())
 
-    def result(self, position: int) -> tuple[Tree, dict[str, Tensor]]:
-        """Views of one client's work tree and of its summed terms."""
-        terms = {name: value if self.width == 1 else value[position] for name, value in self._sums.items()}
-        return (self.work if self.width == 1 else _row(self.work, position)), terms
+    def result(self, turns: Sequence[Turn]) -> Finished:
+        """Copies of the work trees and of the summed terms of the turns just run."""
+        sums = torch.stack([value.float().reshape(self.width) for value in self._sums.values()], 1)
+        return Finished(tuple(turns), tree.clone(self.work), sums[: len(turns)], tuple(self._sums), self.width)
 
     def _step(self) -> None:
         pick = self._counter

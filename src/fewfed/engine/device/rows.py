@@ -19,7 +19,7 @@ class Located(Examples):
     def __init__(self, x: Tensor, y: Tensor, rows: np.ndarray) -> None:
         object.__setattr__(self, "table_x", x)
         object.__setattr__(self, "table_y", y)
-        object.__setattr__(self, "numbers", torch.from_numpy(np.ascontiguousarray(rows)))
+        object.__setattr__(self, "numbers", torch.from_numpy(np.array(rows)))
 
     table_x: Tensor
     table_y: Tensor

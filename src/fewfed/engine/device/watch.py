@@ -38,6 +38,7 @@ class Forbidden:
         raise CannotCapture(f"its loss uses ctx.{self._name}, which differs from client to client")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _refuse
     __neg__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __bool__ = __int__ = __float__ = __index__ = _refuse
     __getattr__ = __getitem__ = __iter__ = __call__ = _refuse
 
