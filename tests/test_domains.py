@@ -115,6 +115,7 @@ def test_accuracy_by_group_is_scikit_learns() -> None:
         for number, name in enumerate(("clear", "grainy", "dark"))
     }
     assert recorder.metrics[-1]["per_group"] == pytest.approx(expected)
+    assert recorder.metrics[-1]["accuracy_groups"] == pytest.approx(np.mean(list(expected.values())))
 
 
 @pytest.mark.parametrize("spec", ["fedavg", "fedbn"])

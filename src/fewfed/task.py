@@ -54,8 +54,11 @@ class Score:
     def metrics(self) -> dict[str, Any]:
         """What a round's record says about this score, ready for JSON."""
         rates = [None if math.isnan(rate) else rate for rate in self.per_class]
-        groups = {"per_group": {name: part.accuracy for name, part in self.groups.items()}} if self.groups else {}
-        return {"accuracy": self.accuracy, "loss": self.mean_loss, "per_class": rates, **groups}
+        found: dict[str, Any] = {"accuracy": self.accuracy, "loss": self.mean_loss, "per_class": rates}
+        if self.groups:
+            per_group = {name: part.accuracy for name, part in self.groups.items()}
+            found |= {"per_group": per_group, "accuracy_groups": sum(per_group.values()) / len(per_group)}
+        return found
 
     @property
     def accuracy(self) -> float:

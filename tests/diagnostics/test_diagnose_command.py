@@ -50,7 +50,7 @@ def test_finished_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("features", "fedbn"), "keeps state"),
+        (("features", "scaffold"), "keeps state"),
         (("mixing", "fedavg"), "mixed nothing"),
         (("rounds", "nowhere", "--target", "0.5"), "not a run folder"),
         (("exposure", "nowhere"), "not a run folder"),

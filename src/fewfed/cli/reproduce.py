@@ -110,6 +110,9 @@ def _report(
             say(f"data {data}: {note}")
         if study.note:
             say(f"note: {study.note}")
+        planned = max(run.resolved.experiment.rounds for run in study.runs)
+        if study.published and max(row.rounds for row in rows) < planned:
+            say(f"a trial: the published numbers are those of {planned} rounds")
         say(f"runs and table.csv: {root}")
     if as_json:
         curve = [

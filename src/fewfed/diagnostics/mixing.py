@@ -85,7 +85,8 @@ def class_shares(labels: Tensor, classes: int) -> Tensor:
 
 
 def _targets(y: Tensor, draw: Tree, others: Tensor, classes: int) -> Tensor:
-    rows, weight = draw[ROW], draw[WEIGHT].double().reshape(-1, 1)
+    rows: Tensor = draw[ROW]
+    weight: Tensor = draw[WEIGHT].double().reshape(-1, 1)
     return weight * class_shares(y, classes)[: len(rows)] + (1 - weight) * others[rows]
 
 

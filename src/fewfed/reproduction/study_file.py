@@ -11,7 +11,7 @@ from typing import Any
 
 from fewfed.data.readers.options import DataOptions
 from fewfed.errors import ConfigError, FewfedError, did_you_mean
-from fewfed.experiment import Experiment, resolve
+from fewfed.experiment import Experiment, known_fields, resolve
 from fewfed.reproduction.coordinates import AXES, Coordinates, Value, is_one_of, listed
 from fewfed.reproduction.curve import CurvePoint
 from fewfed.reproduction.published import Published, read_published
@@ -102,11 +102,11 @@ def _runs(content: Mapping[str, Any]) -> tuple[Planned, ...]:
             other = made.setdefault(planned.name, planned)
             if other != planned:
                 raise ConfigError(f"two blocks make '{planned.name}' with different settings: expected one")
-    for rule in rules:
-        rule.refuse_unused(made.values())
     idle = sorted(set(methods) - used)
     if idle:
-        raise ConfigError(f"[method.{idle[0]}] is used by no block: {did_you_mean('method', idle[0], used)}")
+        raise ConfigError(f"[method.'{idle[0]}'] is used by no block: {did_you_mean('label', idle[0], used)}")
+    for rule in rules:
+        rule.refuse_unused(made.values())
     return tuple(made.values())
 
 
@@ -136,10 +136,20 @@ def _combinations(
 def _planned(at: Coordinates, spec: str, values: Mapping[str, Any]) -> Planned:
     fixed = {f"experiment.{axis}": at[axis] for axis in AXES if axis != "method"}
     try:
+        _refuse_unknown(spec, values)
         return Planned(at, resolve(spec, {**values, **fixed}))
     except FewfedError as error:
         where = ", ".join(f"{axis} {value}" for axis, value in at.items())
         raise ConfigError(f"{where}: {error}") from error
+
+
+def _refuse_unknown(spec: str, values: Mapping[str, Any]) -> None:
+    """A misspelt common field would be taken for one of the method's, and compared with those alone."""
+    known = known_fields(spec)
+    for name in values:
+        part, _, field = name.partition(".")
+        if part == "method" and "." not in field and field not in known:
+            raise ConfigError(did_you_mean("field", field, known))
 
 
 def _block_fields(block: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def test_counted_by_hand() -> None:
     observer = Exposure()
     recorded = run(job_of("flea", training={"epochs": 1}), rounds=4, cohort=3, observers=[observer])
     cohorts = [set(view.cohort) for view in recorded.views]
-    seen = {(i, j) for sent, received in zip(cohorts, cohorts[1:], strict=False) for i in sent for j in received}
+    seen = {(i, j) for sent, received in itertools.pairwise(cohorts) for i in sent for j in received}
     assert observer.curve[-1] == len(seen) / 100
     assert observer.curve[0] == 0
 
