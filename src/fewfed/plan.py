@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -22,9 +23,16 @@ class Draws:
     """A stream of random numbers as tensors. Endless streams (`cycle`, `loader`) remember where they are."""
 
     def __init__(self, *key: int | str) -> None:
-        words = [zlib.crc32(part.encode()) if isinstance(part, str) else part & 0xFFFFFFFFFFFFFFFF for part in key]
-        self.numpy = np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
+        self._key = key
         self._waiting: dict[str, np.ndarray] = {}
+
+    @cached_property
+    def numpy(self) -> np.random.Generator:
+        """Made when first used: most methods draw nothing."""
+        words = [
+            zlib.crc32(part.encode()) if isinstance(part, str) else part & 0xFFFFFFFFFFFFFFFF for part in self._key
+        ]
+        return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
 
     def cycle(self, count: int, size: int, stream: str = "cycle") -> Tensor:
         """The next `size` of 0..count-1 from an endless run of reshuffled passes: every draw is full."""

@@ -204,7 +204,7 @@ def _run_to_end(prepared: Prepared, folder: RunFolder, observers: Sequence[Obser
         final = run_rounds(
             job,
             executor,
-            [evaluate, record, *observers],
+            [evaluate, *observers, record],
             rounds=experiment.rounds,
             cohort=prepared.cohort,
             store=store,

@@ -55,14 +55,16 @@ def map(function: Callable[..., Tensor], tree: Mapping[str, Any], *others: Mappi
 
 
 def add(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tree:
-    return map(torch.add, a, b)
+    return _at_once(torch._foreach_add, a, b) if _launches(a) else map(torch.add, a, b)
 
 
 def sub(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tree:
-    return map(torch.sub, a, b)
+    return _at_once(torch._foreach_sub, a, b) if _launches(a) else map(torch.sub, a, b)
 
 
 def scale(a: Mapping[str, Any], factor: float | Tensor) -> Tree:
+    if _launches(a):
+        return _like(a, torch._foreach_mul([leaf for _, leaf in leaves(a)], factor))
     return map(lambda value: value * factor, a)
 
 
@@ -72,13 +74,10 @@ def zeros_like(a: Mapping[str, Any]) -> Tree:
 
 def clone(a: Mapping[str, Any]) -> Tree:
     """A copy without history that shares no memory with the original."""
-    sources = [leaf.detach() for _, leaf in leaves(a)]
-    if not all(leaf.is_cuda and not torch._C._functorch.is_functorch_wrapped_tensor(leaf) for leaf in sources):
+    if not _launches(a):
         return map(lambda value: value.detach().clone(), a)
-    # One launch for all leaves instead of hundreds; function transforms know no such call.
     copy = map(lambda value: torch.empty_like(value.detach()), a)
-    if sources:
-        torch._foreach_copy_([leaf for _, leaf in leaves(copy)], sources)
+    torch._foreach_copy_([leaf for _, leaf in leaves(copy)], [leaf.detach() for _, leaf in leaves(a)])
     return copy
 
 
@@ -112,3 +111,19 @@ def stack(trees: list[Tree]) -> Tree:
 def nbytes(tree: Mapping[str, Any]) -> int:
     """Bytes of all leaves as they would travel."""
     return sum(value.numel() * value.element_size() for _, value in leaves(tree))
+
+
+def _launches(a: Mapping[str, Any]) -> bool:
+    """Whether leaves live on an accelerator, where one call for all of them saves a launch each, and outside of
+    function transforms, which know no such calls."""
+    first = next(leaves(a), None)
+    return first is not None and first[1].is_cuda and not torch._C._functorch.is_functorch_wrapped_tensor(first[1])
+
+
+def _at_once(function: Callable[..., Any], a: Mapping[str, Any], b: Mapping[str, Any]) -> Tree:
+    names = dict(leaves(b))
+    return _like(a, function([leaf for _, leaf in leaves(a)], [names[path] for path, _ in leaves(a)]))
+
+
+def _like(a: Mapping[str, Any], values: Iterable[Tensor]) -> Tree:
+    return from_leaves(dict(zip((path for path, _ in leaves(a)), values, strict=True)), hollows(a))

@@ -54,8 +54,8 @@ class FedFaFair(FedAvg):
 
     def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
         names = [str(client) for client in combined.clients]
-        present = torch.tensor(combined.clients)
-        times = server["times"].index_add(0, present, torch.ones(len(names), dtype=torch.float64))
+        present = server["times"].new_tensor(combined.clients, dtype=torch.long)
+        times = server["times"].index_add(0, present, server["times"].new_ones(len(names)))
         accuracy = torch.stack([combined.values["accuracy"][name] for name in names])
         weights = fair_weights(accuracy, times[present], self.beta)
         mean = weighted_mean([combined.values["model"][name] for name in names], weights.tolist())

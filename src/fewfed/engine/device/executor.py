@@ -7,8 +7,10 @@ is captured if it can be, and run step by step on the device, with the reason sa
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +29,7 @@ from fewfed.task import Score
 from fewfed.tree import Tree
 
 PlanName = Literal["auto", "graphs", "stacked", "eager"]
+_LARGE_DRAWS = 1 << 18
 _PRECISIONS = {
     "float32": Precision(),
     "tf32": Precision(channels_last=True),
@@ -72,6 +75,7 @@ class Device:
         allow = self._options.precision != "float32"
         torch.backends.cuda.matmul.allow_tf32 = allow
         torch.backends.cudnn.allow_tf32 = allow
+        torch.backends.cudnn.benchmark = True  # Shapes are fixed, so the fastest algorithm is worth finding once.
 
     def place(self, server: Tree) -> Tree:
         return tree.to(server, self._device)
@@ -119,8 +123,7 @@ class Device:
         turns: list[Turn] = []
         outcomes: dict[int, Outcome] = {}
         try:
-            for index, member in enumerate(members):
-                turn = self._turn(index, phase, clock, shared, member)
+            for index, turn in enumerate(self._turns(phase, clock, shared, members)):
                 if isinstance(turn, Failed):
                     outcomes[index] = turn
                 else:
@@ -165,6 +168,18 @@ class Device:
             report = self._job.method.end(work, turn.ctx)
         return Done(turn.ctx.client, report.upload, report.state, report.weight, turn.steps, terms)
 
+    def _turns(self, phase: Phase, clock: Clock, shared: Tree, members: Sequence[Member]) -> Iterator[Turn | Failed]:
+        """Turns in order. Large draws (noise for every feature) are made by several threads: NumPy lets them run."""
+        first = self._turn(0, phase, clock, shared, members[0])
+        yield first
+        if isinstance(first, Turn) and tree.nbytes(first.draws) > _LARGE_DRAWS:
+            with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+                rest = enumerate(members[1:], 1)
+                yield from pool.map(lambda item: self._turn(item[0], phase, clock, shared, item[1]), rest)
+        else:
+            for index, member in enumerate(members[1:], 1):
+                yield self._turn(index, phase, clock, shared, member)
+
     def _turn(self, index: int, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Turn | Failed:
         ctx = context_of(self._job, phase, clock, shared, member)
         if phase.cohort is not Cohort.SERVER and ctx.size == 0:
@@ -178,21 +193,13 @@ class Device:
         ctx = dataclasses.replace(ctx, steps=len(batches))
         draws = ctx.plan.draws(clock.round, phase.name, ctx.client)
         drawn = [self._job.method.draw(draws, ctx, len(rows)) for rows in batches]
-        shapes = {tuple(tuple(leaf.shape) for _, leaf in tree.leaves(d)) for d in drawn}
-        if len(shapes) > 1:
+        if drawn[0] and len({tuple(tuple(leaf.shape) for _, leaf in tree.leaves(d)) for d in drawn}) > 1:
             raise CannotCapture("its draws differ in size from step to step")
+        work = tree.to(self._job.method.begin(ctx), self._device)
         rows = torch.stack(batches)
         if isinstance(data, Located):
-            return Turn(
-                index,
-                ctx,
-                self._job.method.begin(ctx),
-                data.table_x,
-                data.table_y,
-                data.numbers[rows],
-                tree.stack(drawn),
-            )
-        return Turn(index, ctx, self._job.method.begin(ctx), data.x, data.y, rows, tree.stack(drawn))
+            return Turn(index, ctx, work, data.table_x, data.table_y, data.numbers[rows], tree.stack(drawn))
+        return Turn(index, ctx, work, data.x, data.y, rows, tree.stack(drawn))
 
     def _train_exactly_if_needed(self, phase: Phase, clock: Clock, shared: Tree, turns: list[Turn]) -> list[Finished]:
         try:

@@ -219,11 +219,13 @@ class Lane:
             ctx = self._context(own)
 
             def differentiate(point: Tree) -> tuple[Tree, Tree]:
-                def value(leaves: Tree) -> tuple[Tensor, Tree]:
-                    terms = method.loss({**point, "params": leaves}, ctx, piece)
+                # What a loss updates in place must be an argument: a transform refuses to change what it closes over.
+                def value(leaves: Tree, carried: Tree) -> tuple[Tensor, Tree]:
+                    terms = method.loss({**carried, "params": leaves}, ctx, piece)
                     return sum_terms(terms, method.observed), terms
 
-                found: tuple[Tree, Tree] = torch.func.grad(value, has_aux=True)(point["params"])
+                carried = {name: part for name, part in point.items() if name != "params"}
+                found: tuple[Tree, Tree] = torch.func.grad(value, has_aux=True)(point["params"], carried)
                 return found
 
             return method.gradient(differentiate, {"params": params, **others}, ctx, piece)

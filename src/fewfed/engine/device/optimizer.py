@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
 
 from fewfed.optim import Optimizer
 
@@ -23,6 +25,7 @@ class DeviceOptimizer:
         self.second = [torch.zeros_like(p) for p in params] if settings.optimizer != "sgd" else []
         device = params[0].device if params else torch.device("cpu")
         self.steps = torch.zeros(width, device=device)
+        self._counts = [torch.zeros((), device=device) for _ in self.second]
 
     @property
     def _keeps_first(self) -> bool:
@@ -30,7 +33,7 @@ class DeviceOptimizer:
 
     def reset(self) -> None:
         """Forget everything, as at the start of a turn."""
-        tensors = [*self.first, *self.second, self.steps]
+        tensors = [*self.first, *self.second, self.steps, *self._counts]
         torch._foreach_zero_(tensors)
 
     def step(self, grads: list[Tensor], lr: Tensor, active: Tensor | None) -> None:
@@ -42,6 +45,11 @@ class DeviceOptimizer:
         with torch.no_grad():
             if settings.clip > 0:
                 grads = self._clipped(grads)
+            if active is None and settings.optimizer != "sgd":
+                self._fused_adam(grads, lr)
+                if settings.reset == "step":
+                    self.reset()
+                return
             if settings.weight_decay and settings.optimizer != "adamw":
                 grads = list(torch._foreach_add(grads, params, alpha=settings.weight_decay))
             before = [t.clone() for t in (*params, *self.first, *self.second)] if active is not None else []
@@ -63,6 +71,27 @@ class DeviceOptimizer:
             torch._foreach_add_(self.first, grads)
             grads = self.first
         torch._foreach_add_(self._params, torch._foreach_mul(grads, -lr))
+
+    def _fused_adam(self, grads: list[Tensor], lr: Tensor) -> None:
+        """One kernel for everything, where all clients of the stack have taken the same number of steps."""
+        settings = self._settings
+        update = adamw if settings.optimizer == "adamw" else adam
+        update(
+            self._params,
+            grads,
+            self.first,
+            self.second,
+            [],
+            self._counts,
+            fused=True,
+            amsgrad=False,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            lr=lr,
+            weight_decay=settings.weight_decay,
+            eps=settings.eps,
+            maximize=False,
+        )
 
     def _adam(self, grads: list[Tensor], lr: Tensor) -> None:
         settings = self._settings

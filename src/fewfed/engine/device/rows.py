@@ -12,6 +12,9 @@ from torch import Tensor
 from fewfed.data.examples import Examples
 from fewfed.data.federation import Federation, SplitFederation
 
+_REMEMBERED = 20_000
+"""Clients whose class counts stay on the device."""
+
 
 class Located(Examples):
     """Rows of a table on the device, known by number; the tensors are made when asked for."""
@@ -48,6 +51,7 @@ class DeviceFederation:
         self._inner = inner
         self._device = device
         self._test = inner.test.to(device)
+        self._counts: dict[int, Tensor] = {}
         self._table: Examples | None = None
         self._split = None
         if isinstance(inner, SplitFederation) and inner.noise_level(len(inner) - 1) == 0:
@@ -81,7 +85,11 @@ class DeviceFederation:
         return self._inner.size(client)
 
     def counts(self, client: int) -> Tensor:
-        return self._inner.counts(client).to(self._device, non_blocking=True)
+        if client not in self._counts:
+            if len(self._counts) >= _REMEMBERED:
+                self._counts.clear()
+            self._counts[client] = self._inner.counts(client).to(self._device, non_blocking=True)
+        return self._counts[client]
 
     def examples(self, client: int) -> Examples:
         if self._table is None or self._split is None:
