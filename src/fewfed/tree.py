@@ -55,11 +55,11 @@ def map(function: Callable[..., Tensor], tree: Mapping[str, Any], *others: Mappi
 
 
 def add(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tree:
-    return _at_once(torch._foreach_add, a, b) if _launches(a) else map(torch.add, a, b)
+    return _at_once(torch._foreach_add, a, b) if _launches(a) and _launches(b) else map(torch.add, a, b)
 
 
 def sub(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tree:
-    return _at_once(torch._foreach_sub, a, b) if _launches(a) else map(torch.sub, a, b)
+    return _at_once(torch._foreach_sub, a, b) if _launches(a) and _launches(b) else map(torch.sub, a, b)
 
 
 def scale(a: Mapping[str, Any], factor: float | Tensor) -> Tree:
