@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import re
 import time
 from collections.abc import Sequence
@@ -23,12 +22,12 @@ from fewfed.data.readers.options import DataOptions
 from fewfed.data.sources import load
 from fewfed.data.splits import BY_CLASS, DirichletOptions, Split, make_split, parse_rule, released_options
 from fewfed.engine.evaluation import Evaluate
-from fewfed.engine.job import Executor, Job
+from fewfed.engine.job import Job
 from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.engine.sequential import Sequential
 from fewfed.engine.store import ClientStore
-from fewfed.engine.workers import Workers
 from fewfed.errors import ConfigError, RunError
+from fewfed.executors import executor_for, refuse_unused
 from fewfed.experiment import Experiment, Resolved, validated
 from fewfed.folder import CONFIG, RunFolder, refuse_existing
 from fewfed.methods.registry import choose
@@ -119,7 +118,7 @@ def prepare(resolved: Resolved, *, data: Dataset | None = None, network: nn.Modu
         method.phases(Clock(number, experiment.rounds, training.epochs))
     cohort = experiment.cohort_size(len(split))
     _refuse_unfit_network(net, dataset)
-    _refuse_unused_processes(experiment)
+    refuse_unused(experiment)
     manifest = split.manifest(dataset.split_labels, len(dataset.split_names))
     return Prepared(resolved, job, split, manifest, _identity(dataset, net), cohort, dataset.note)
 
@@ -197,7 +196,7 @@ def _run_to_end(prepared: Prepared, folder: RunFolder, observers: Sequence[Obser
     server, done, states = folder.restore()
     store = ClientStore(folder.clients)
     store.restore(states)
-    executor = _executor(experiment, job, prepared.cohort) if alone else Sequential(job)
+    executor = executor_for(experiment, job, prepared.cohort) if alone else Sequential(job)
     evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients)
     record = _Record(folder, experiment.checkpoint_seconds)
     try:
@@ -266,20 +265,6 @@ def _network(experiment: Experiment, dataset: Dataset, own: nn.Module | Network 
         name = networks.default_for(dataset.name, dataset.shape, dataset.classes)
     weights = int(Draws(experiment.seed, "weights").integers(2**31, 1))
     return networks.build(name, dataset.shape, dataset.classes, weights)
-
-
-def _executor(experiment: Experiment, job: Job, cohort: int) -> Executor:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    name = experiment.executor
-    if name == "auto":
-        several = experiment.processes or (cores > 1 and cohort > 1)
-        name = "workers" if several and hasattr(os, "fork") else "sequential"
-    return Workers(job, experiment.processes) if name == "workers" else Sequential(job)
-
-
-def _refuse_unused_processes(experiment: Experiment) -> None:
-    if experiment.processes and experiment.executor == "sequential":
-        raise ConfigError(f"processes = {experiment.processes} needs executor 'workers', not '{experiment.executor}'")
 
 
 def _refuse_unfit_network(net: Network, dataset: Dataset) -> None:

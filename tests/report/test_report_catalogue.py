@@ -45,3 +45,11 @@ def test_the_catalogue_is_json_and_complete() -> None:
 def test_the_values_of_a_methods_fields() -> None:
     assert fields_of(choose("fedprox", {"mu": 0.5}).method)["mu"] == 0.5
     assert "inner" not in fields_of(choose("sem(flea)").method)
+
+
+def test_no_exchange_of_any_round_is_missing() -> None:
+    for name, cls in registered().items():
+        listed = {phase.name: dict(phase.uploads) for phase, _ in phases(cls())}
+        for number in range(1000):
+            for phase in cls().phases(Clock(number, 1000, 5)):
+                assert dict(phase.uploads) == listed[phase.name], f"{name}, round {number + 1}"

@@ -35,6 +35,7 @@ def run(
     lr: opt.Rate = None,
     seed: opt.Seed = None,
     executor: opt.ExecutorName = None,
+    precision: opt.PrecisionName = None,
     network: opt.NetworkName = None,
     sets: opt.Sets = None,
     config: opt.Config = None,
@@ -44,7 +45,8 @@ def run(
     """Run one method."""
     given = opt.gather(
         config, sets, data=data, split=split, clients=clients, cohort=cohort, rounds=rounds, epochs=epochs, batch=batch,
-        optimizer=optimizer, lr=lr, seed=seed, executor=executor, network=network,
+        optimizer=optimizer, lr=lr, seed=seed, executor=executor, precision=precision,
+        network=network,
     )  # fmt: skip
     if method is None:
         if given.file is None or len(given.file.methods) != 1:

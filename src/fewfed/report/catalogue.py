@@ -12,7 +12,7 @@ from fewfed.settings import describe
 from fewfed.training import Training
 
 _ROUNDS = 1000
-"""Long enough that every one-off phase of a method shows in its first, a middle or its last round."""
+"""Rounds of the run whose phases are listed; every one of them is asked for, so that no one-off exchange is missed."""
 
 
 def entry(cls: type[Method]) -> dict[str, Any]:
@@ -48,19 +48,22 @@ def catalogue() -> list[dict[str, Any]]:
 
 def phases(method: Method) -> list[tuple[Phase, str]]:
     """Every phase a method has, with the rounds it belongs to."""
-    clocks = [Clock(number, _ROUNDS, Training().epochs) for number in (0, 1, _ROUNDS // 2, _ROUNDS - 1)]
     seen: dict[str, tuple[Phase, list[int]]] = {}
-    for position, clock in enumerate(clocks):
-        for phase in method.phases(clock):
-            seen.setdefault(phase.name, (phase, []))[1].append(position)
-    names = {
-        (0,): "first round",
-        (3,): "last round",
-        (0, 1, 2, 3): "every round",
-        (1, 2, 3): "from the second round on",
-        (2, 3): "later rounds",
-    }
-    return [(phase, names.get(tuple(where), "some rounds")) for phase, where in seen.values()]
+    for number in range(_ROUNDS):
+        for phase in method.phases(Clock(number, _ROUNDS, Training().epochs)):
+            seen.setdefault(phase.name, (phase, []))[1].append(number)
+    return [(phase, _when(rounds)) for phase, rounds in seen.values()]
+
+
+def _when(rounds: list[int]) -> str:
+    first, last = rounds[0], rounds[-1]
+    if rounds != list(range(first, last + 1)):
+        return "some rounds"
+    if first == last:
+        return {0: "first round", _ROUNDS - 1: "last round"}.get(first, f"round {first + 1}")
+    if first == 0:
+        return "every round" if last == _ROUNDS - 1 else f"first {last + 1} rounds"
+    return f"from round {first + 1} on" if last == _ROUNDS - 1 else f"rounds {first + 1} to {last + 1}"
 
 
 def _phase(phase: Phase, when: str) -> dict[str, Any]:

@@ -1,0 +1,50 @@
+"""Which executor runs an experiment."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.job import Executor, Job
+from fewfed.engine.sequential import Sequential
+from fewfed.engine.workers import Workers
+from fewfed.errors import ConfigError
+from fewfed.experiment import Experiment
+
+
+def executor_for(experiment: Experiment, job: Job, cohort: int) -> Executor:
+    """The executor an experiment names; `auto`: the GPU if there is one, else a process a core, else one by one."""
+    name: str = experiment.executor
+    if name == "auto":
+        name = _best(experiment, cohort)
+    if name == "cuda":
+        return Device(
+            job,
+            DeviceOptions(
+                plan=experiment.device_plan,
+                precision=experiment.precision,
+                streams=experiment.streams,
+                width=experiment.stack,
+            ),
+        )
+    return Workers(job, experiment.processes) if name == "workers" else Sequential(job)
+
+
+def refuse_unused(experiment: Experiment) -> None:
+    """Settings of one executor given to another are a mistake, not a wish."""
+    if experiment.processes and experiment.executor in ("sequential", "cuda"):
+        raise ConfigError(f"processes = {experiment.processes} needs executor 'workers', not '{experiment.executor}'")
+    if experiment.precision != "float32" and experiment.executor in ("sequential", "workers"):
+        raise ConfigError(f"precision = {experiment.precision} needs executor 'cuda', not '{experiment.executor}'")
+    if experiment.executor == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("executor 'cuda' found no CUDA device: use --executor workers")
+
+
+def _best(experiment: Experiment, cohort: int) -> str:
+    if torch.cuda.is_available() and not experiment.processes:
+        return "cuda"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    several = experiment.processes or (cores > 1 and cohort > 1)
+    return "workers" if several and hasattr(os, "fork") else "sequential"
