@@ -26,6 +26,7 @@ from fewfed import networks
 from fewfed.data.examples import Dataset, Examples
 from fewfed.data.federation import SplitFederation
 from fewfed.data.splits import Split
+from fewfed.engine.combine import Combiner
 from fewfed.engine.device.executor import Device, DeviceOptions
 from fewfed.engine.job import Block, Failed, Job, Member
 from fewfed.methods.registry import choose
@@ -102,11 +103,9 @@ def planned(name: str, method: str, options: DeviceOptions, clients: int) -> tup
     steps = 0
     for number in range(5):
         clock = Clock(number, 1000, EPOCHS)
-        from fewfed.engine.combine import Combiner
-
         for phase in chosen.method.phases(clock):
             shared = chosen.method.broadcast(server, phase)
-            state = tree_state(chosen.method, job)
+            state = chosen.method.client_init(job.setup)
             members = [Member(k, chosen.method.personal(server, phase, k), state) for k in range(clients)]
             combiner = Combiner(phase)
             wait(options.device)
@@ -127,10 +126,6 @@ def planned(name: str, method: str, options: DeviceOptions, clients: int) -> tup
         events += executor.events()
     executor.close()
     return min(times) / steps, events
-
-
-def tree_state(method: object, job: Job) -> dict[str, object]:
-    return job.method.client_init(job.setup)
 
 
 def ceilings(device: str) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fewfed import Experiment, Training, arrays
 from fewfed.engine.loop import RoundView
@@ -74,6 +75,7 @@ def forked(work: Callable[[], object]) -> int:
     if pid == 0:
         status = 1
         try:
+            torch.set_num_threads(1)  # OpenMP's other threads did not come along, and waiting for them never ends.
             work()
             status = 0
         finally:
@@ -100,7 +102,7 @@ class Halt:
 
 def killed_after(rounds: int, folder: Path, work: Callable[[Halt], object]) -> None:
     """Kill a run, started by `work` with this observer, as soon as it has recorded that many rounds."""
-    pid = forked(lambda: work(Halt(rounds)))
+    pid = forked(lambda: work(Halt(rounds + 1)))  # An observer sees a round before it is recorded.
     wait_until(lambda: rounds_written(folder) == rounds and (folder / CHECKPOINT).exists())
     assert killed(pid)
 

@@ -278,7 +278,8 @@ def test_two_processes_do_not_run_the_same_folder(tmp_path: Path, monkeypatch: p
 
     class Wait:
         def after_round(self, view: RoundView) -> None:
-            os.read(release, 1)
+            if view.clock.round > 0:
+                os.read(release, 1)
 
     pid = forked(lambda: run("fedavg", small(), SHORT, out=out, observers=[Wait()]))
     wait_until(lambda: rounds_written(out) == 1)

@@ -198,15 +198,17 @@ def test_a_wrapped_method_with_a_preset_is_named_in_full(tmp_path: Path) -> None
     assert (result.method, result.preset) == ("sem(flea)", "official")
 
 
-def test_observers_see_every_round_after_it_was_recorded(tmp_path: Path) -> None:
+def test_what_observers_add_to_a_round_is_recorded_with_it(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
 
     class Look:
         def after_round(self, view: RoundView) -> None:
             seen.append((view.clock.round + 1, rounds_written(tmp_path / "run")))
+            view.metrics["looked"] = True
 
     run("fedavg", small(), SHORT, out=tmp_path / "run", observers=[Look()])
-    assert seen == [(1, 1), (2, 2), (3, 3)]
+    assert seen == [(1, 0), (2, 1), (3, 2)]
+    assert all(record["looked"] for record in RunFolder(tmp_path / "run").metrics())
 
 
 def test_a_new_run_does_not_go_into_an_old_folder(tmp_path: Path) -> None:

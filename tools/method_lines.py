@@ -1,7 +1,7 @@
 """Lines of each method's file without docstrings, comments, blank lines and imports, as the table in CONTRIBUTING.md.
 
-    python tools/method_lines.py            # print the table
-    python tools/method_lines.py --write    # put it into CONTRIBUTING.md
+python tools/method_lines.py            # print the table
+python tools/method_lines.py --write    # put it into CONTRIBUTING.md
 """
 
 from __future__ import annotations

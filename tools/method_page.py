@@ -1,6 +1,6 @@
 """Writes docs/methods.md from what the methods say of themselves.
 
-    python tools/method_page.py > docs/methods.md
+python tools/method_page.py > docs/methods.md
 """
 
 from __future__ import annotations

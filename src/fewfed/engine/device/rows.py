@@ -35,11 +35,11 @@ class Located(Examples):
     def _on_device(self) -> Tensor:
         return self.numbers.to(self.table_x.device, non_blocking=True)
 
-    @property
+    @cached_property
     def x(self) -> Tensor:
         return self.table_x[self._on_device]
 
-    @property
+    @cached_property
     def y(self) -> Tensor:
         return self.table_y[self._on_device]
 
