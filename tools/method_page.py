@@ -14,10 +14,10 @@ from fewfed.report.catalogue import catalogue
 
 HEAD = """# Methods
 
-What leaves a client in each phase and how it is combined: `mean` and `sum` may go through secure aggregation, `concat` and
-`keep` are seen raw by the server. `fewfed methods NAME` prints a method in full, with its docstring (equations, deviations)
-and its parameters with ranges and the authors' values. Written `name:preset`; methods around methods are written
-`outer(inner)`, as in `sem(flea)` or `ccvr:gaussian(fedntd)`. This page is made by `tools/method_page.py`.
+What leaves a client in each phase and how it is combined: `mean` and `sum` may go through secure aggregation, `concat`
+and `keep` are seen raw by the server. `fewfed methods NAME` prints a method in full, with its docstring (equations,
+deviations) and its parameters with ranges and the authors' values. Written `name:preset`; methods around methods are
+written `outer(inner)`, as in `sem(flea)` or `ccvr:gaussian(fedntd)`. This page is made by `tools/method_page.py`.
 """
 
 
