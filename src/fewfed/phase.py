@@ -56,6 +56,8 @@ class Phase:
     cohort: Cohort = Cohort.ROUND
     keeps_state: bool = False
     """Whether a client remembers something between its participations because of this phase."""
+    relayed: frozenset[str] = frozenset()
+    """Uploads that the server only hands on to one other client each, and that could go there directly."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Training fields that are this phase's own: another optimiser for a generator, say."""
 

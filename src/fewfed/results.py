@@ -34,7 +34,8 @@ class Result:
     rounds: int
     seed: int
     accuracy: Accuracy
-    bytes: dict[str, int]
+    bytes: dict[str, Any]
+    """Up and down through the server; `peer_to_peer` where uploads are relayed and could go directly."""
     steps: int
     seconds: float
     folder: str
@@ -55,8 +56,15 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     curve = [record["accuracy"] for record in records if "accuracy" in record]
     return {
         "accuracy": Accuracy.of(curve),
-        "bytes": {way: sum(record["bytes"][way] for record in records) for way in ("up", "down")},
+        "bytes": _total([record["bytes"] for record in records]),
         "steps": sum(record["steps"] for record in records),
         "seconds": sum(record["seconds"] for record in records),
         "failed": sum(len(record["failed"]) for record in records),
+    }
+
+
+def _total(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        name: _total([part[name] for part in parts]) if isinstance(value, dict) else sum(part[name] for part in parts)
+        for name, value in parts[0].items()
     }

@@ -16,7 +16,7 @@ from fewfed.engine.combine import Combiner
 from fewfed.engine.evaluation import Evaluate
 from fewfed.engine.job import Done, Member
 from fewfed.errors import ConfigError
-from fewfed.method import Batch, Context, Setup
+from fewfed.method import Batch, Context
 from fewfed.methods.flea import FLea
 from fewfed.network import Network
 from fewfed.phase import Clock, Phase
@@ -406,4 +406,4 @@ def test_a_cut_or_task_that_does_not_fit_is_refused_before_the_first_round() -> 
     with pytest.raises(ConfigError, match="cut 9 is outside"):
         run(job_of(FLea(cut="9")))
     with pytest.raises(ConfigError, match="expected a classification task"):
-        FLea().check(Setup(digits_network(), Regression(), Plan(0, 8), 3, (1, 8, 8)))
+        job_of(FLea(), task=Regression()).check()

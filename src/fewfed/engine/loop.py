@@ -27,6 +27,8 @@ class PhaseResult:
     combined: Combined
     bytes_up: int
     bytes_down: int
+    bytes_relayed: int
+    """Part of what went up that the server only hands on to another client."""
     rows: dict[str, int]
     steps: int
     terms: dict[str, float]
@@ -102,7 +104,7 @@ def _run_phase(
 
     combiner = Combiner(phase)
     failed: list[Failed] = []
-    steps = 0
+    steps = relayed = 0
     sums: dict[str, float] = {}
     for outcome in executor.run(phase, clock, shared, members()):
         if isinstance(outcome, Failed):
@@ -114,6 +116,7 @@ def _run_phase(
             combiner.add(outcome.client, outcome.upload, outcome.weight)
         for done in outcome.done if isinstance(outcome, Block) else (outcome,):
             _remember(phase, store, done)
+            relayed += tree.nbytes({name: done.upload[name] for name in phase.relayed})
             steps += done.steps
             for name, value in done.terms.items():
                 sums[name] = sums.get(name, 0.0) + value * done.steps
@@ -130,6 +133,7 @@ def _run_phase(
         combined=combiner.finish(),
         bytes_up=0 if inside else combiner.bytes,
         bytes_down=0 if inside else down,
+        bytes_relayed=relayed,
         rows=combiner.rows(),
         steps=steps,
         terms={name: value / steps for name, value in sums.items()},
@@ -166,10 +170,18 @@ def _metrics(view: RoundView, seconds: float) -> dict[str, Any]:
     return {
         "round": view.clock.round + 1,
         "lr": view.job.training.lr_at(view.clock.round),
-        "bytes": {"up": sum(r.bytes_up for r in view.phases), "down": sum(r.bytes_down for r in view.phases)},
+        "bytes": _traffic(view.phases),
         "steps": sum(r.steps for r in view.phases),
         "phases": phases,
         "failed": [dataclasses.asdict(failure) for r in view.phases for failure in r.failed],
         "events": view.executor.events(),
         "train_seconds": seconds,
     }
+
+
+def _traffic(phases: Sequence[PhaseResult]) -> dict[str, Any]:
+    """Bytes through the server; where uploads are relayed, also as they would be if clients sent those directly."""
+    up, down = sum(result.bytes_up for result in phases), sum(result.bytes_down for result in phases)
+    relayed = sum(result.bytes_relayed for result in phases)
+    direct = {"up": up - relayed, "down": down - relayed, "between_clients": relayed}
+    return {"up": up, "down": down, **({"peer_to_peer": direct} if relayed else {})}

@@ -6,9 +6,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from fewfed.errors import ConfigError
+from fewfed.buffer import with_history
 from fewfed.losses import dependence, kl_divergence, mix, one_hot, soft_cross_entropy
-from fewfed.method import Batch, Context, Report, Setup
+from fewfed.method import Batch, Combined, Context, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.phase import Clock, Combine, Phase
 from fewfed.plan import Draws
@@ -23,8 +23,7 @@ class FLea(FedAvg):
     f = E(x) is mixed with buffer rows, f~ = lam·f + (1−lam)·f^F, labels alike, lam ~ Beta(a, a) a row (Eq. 2). Loss:
     CE(H(f~), y~) + lambda1·KL(teacher, student on f~) (Eq. 4) + lambda2·R(x, f) (Eq. 5). After averaging, the same
     clients upload (E(x), y) of a fixed fraction of their rows: the next round's buffer; round 1 has none. Deviations,
-    all flags: R, not R² (`power`) and KL(global ‖ local) (`kl`), as the reported numbers were made. The released code
-    optimises another loss: preset `official`, in flea_official.py.
+    all flags: R, not R² (`power`); KL(global ‖ local) (`kl`). The released code's other loss: preset `official`.
     """
 
     name = "flea"
@@ -43,11 +42,10 @@ class FLea(FedAvg):
     power: Literal[1, 2] = setting(1, "distance correlation R (1, as coded) or R² (2, as printed)")
     kl: Literal["global-local", "local-global"] = setting("global-local", "direction as coded, or as printed in Eq. 4")
     pairing: Literal["cycle", "truncate"] = setting("cycle", "a buffer row for every local row, or the shorter of both")
+    history: int = setting(1, "rounds that features stay in the buffer; 1 = replaced, as the authors do", ge=1)
     bn_refresh: bool = setting(False, "an unmixed forward each step, so that BatchNorm sees unmixed features too")
 
     def check(self, setup: Setup) -> None:
-        if not setup.task.classes:
-            raise ConfigError("method 'flea' mixes class labels: expected a classification task")
         setup.net.position(self.cut or setup.net.cut)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
@@ -58,8 +56,7 @@ class FLea(FedAvg):
         return {name: server[name] for name in ("model", *(("features", "labels") if buffer else ()))}
 
     def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        count = len(ctx.shared.get("labels", ()))
-        if not count:
+        if (count := len(ctx.shared.get("labels", ()))) == 0:
             return {}
         row = draws.cycle(count, size) if self.pairing == "cycle" else draws.loader(count, ctx.plan.batch)[:size]
         return {"row": row, "lam": draws.beta(self.beta, len(row))}
@@ -77,8 +74,8 @@ class FLea(FedAvg):
         terms = {"task": soft_cross_entropy(student, target), "decorrelate": self.decorrelate * relation}
         if self.distil:
             teacher = ctx.net.apply(ctx.shared["model"], seen, start=start, train=False)
-            logits = (teacher, student) if self.kl == "global-local" else (student, teacher)
-            terms["distil"] = self.distil * kl_divergence(*logits)
+            p, q = (teacher, student) if self.kl == "global-local" else (student, teacher)
+            terms["distil"] = self.distil * kl_divergence(p, q)
         return {**terms, "correlation": relation.detach()}
 
     def mixed(self, features: Tensor, target: Tensor, ctx: Context, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -89,9 +86,13 @@ class FLea(FedAvg):
     def end(self, work: Tree, ctx: Context) -> Report:
         if ctx.phase.name == "train":
             return super().end(work, ctx)
-        rows = self.shared_rows(ctx)
-        features = ctx.net.apply(work, ctx.data.x[rows], stop=ctx.net.position(self.cut or ctx.net.cut), train=False)
-        return Report({"features": features, "labels": ctx.data.y[rows]}, {}, float(ctx.size))
+        rows = ctx.data.rows(self.shared_rows(ctx))
+        features = ctx.net.apply(work, rows.x, stop=ctx.net.position(self.cut or ctx.net.cut), train=False)
+        return Report({"features": features, "labels": rows.y}, {}, float(ctx.size))
+
+    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
+        after = super().absorb(server, phase, combined)
+        return with_history(server, after, ("features", "labels"), self.history) if phase.name == "share" else after
 
     def shared_rows(self, ctx: Context) -> Tensor:
         count = max(1, int(self.share * ctx.size)) if self.share else 0

@@ -162,10 +162,19 @@ def _legs(phase: Phase) -> list[Phase]:
     relay = {"model": Combine.KEEP, "weight": Combine.KEEP}
     first, second = phase.epochs - phase.epochs // 2, phase.epochs // 2
     return [
-        Leg(name, epochs, uploads, keeps_state=True, training=phase.training, of=phase, second=is_second)
-        for name, epochs, uploads, is_second in (
-            (f"{phase.name}-leg1", first, relay, False),
-            (f"{phase.name}-leg2", second, phase.uploads, True),
+        Leg(
+            name,
+            epochs,
+            uploads,
+            relayed=relayed,
+            keeps_state=True,
+            training=phase.training,
+            of=phase,
+            second=is_second,
+        )
+        for name, epochs, uploads, relayed, is_second in (
+            (f"{phase.name}-leg1", first, relay, frozenset(relay), False),
+            (f"{phase.name}-leg2", second, phase.uploads, frozenset[str](), True),
         )
     ]
 
