@@ -60,12 +60,10 @@ def main() -> None:
             run_rounds(job, executor, [Committing()], rounds=2, cohort=clients, store=ClientStore(Path(folder)))
         finally:
             executor.close()
-    own, workers = (
-        resource.getrusage(who).ru_maxrss / 2**20 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
+    usage = [resource.getrusage(who).ru_maxrss / 2**20 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(
-        f"{method}, {clients} clients, {network}: peak {own:.2f} GiB in the main process, at most {workers:.2f} GiB in a "
-        f"worker, {time.perf_counter() - began:.0f} s"
+        f"{method}, {clients} clients, {network}: peak {usage[0]:.2f} GiB in the main process, "
+        f"at most {usage[1]:.2f} GiB in a worker, {time.perf_counter() - began:.0f} s"
     )
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/method_cost.py [--methods flea ...] [--repeats 5] [--markdown]
 
-Arithmetic is counted (multiply-adds of all convolutions and products of one client's turn, forward and backward); time is the
-least of several repeats, each beside a repeat of FedAvg, in one process on one thread. The last column is time over
-arithmetic: what a method costs beyond the passes it needs.
+Arithmetic is counted (multiply-adds of all convolutions and products of one client's turn, forward and backward); time
+is the least of several repeats, each beside a repeat of FedAvg, in one process on one thread. The last column is time
+over arithmetic: what a method costs beyond the passes it needs.
 """
 
 from __future__ import annotations
