@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from fewfed.cli.show import err, out, say
+from fewfed.cli.show import err, out, say, shown
 from fewfed.data import download
 from fewfed.data.sources import available, search_path
 
@@ -60,7 +60,8 @@ def get(
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err, disable=not err.is_terminal) as bar:
+    bar = Progress(*columns, console=err, disable=not err.is_terminal)
+    with shown(bar):
         task = bar.add_task(name, total=None)
         place = download.get(name, to, lambda done, total: bar.update(task, completed=done, total=total))
     say(f"{name}: {place}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -70,8 +70,13 @@ def progress() -> Iterator[Progress]:
         auto_refresh=False,
         disable=not err.is_terminal,
     )
-    with bar:
+    with shown(bar):
         yield bar
+
+
+def shown(bar: Progress) -> AbstractContextManager[object]:
+    """The bar on a terminal; elsewhere it is not even started, since ending it would print a line."""
+    return bar if err.is_terminal else nullcontext()
 
 
 def cell_reporter(bar: Progress, cells: int, rounds: int) -> Callable[[Update], None]:
