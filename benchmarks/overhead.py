@@ -120,6 +120,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--networks", nargs="*", default=list(SETTINGS))
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--memory-of", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -130,8 +131,8 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     ratios: dict[str, float] = {}
-    for name, setting in SETTINGS.items():
-        rounds = options.rounds
+    for name in options.networks:
+        setting, rounds = SETTINGS[name], options.rounds
         pairs = []
         for _ in range(options.repeats):
             before = time_bare(name, rounds, options.processes)

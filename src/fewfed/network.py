@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.tree import Tree
@@ -32,13 +31,7 @@ class Network:
         self.name = name
         self.stages: tuple[str, ...] = tuple(stages)
         self._modules = {stage: _without_counters(module) for stage, module in stages.items()}
-        self._names = {
-            stage: (
-                [key for key, _ in module.named_parameters()],
-                [key for key, _ in module.named_buffers()],
-            )
-            for stage, module in self._modules.items()
-        }
+        self._slots = {stage: _slots(stage, module) for stage, module in self._modules.items()}
         self.cut = cut if cut is not None else self.stages[0]
         self._training_tap: Tap | None = None
         self.position(self.cut)
@@ -114,11 +107,7 @@ class Network:
             module = self._modules[stage]
             if module.training != train:
                 module.train(train)
-            param_names, buffer_names = self._names[stage]
-            weights = {key: params[f"{stage}.{key}"] for key in param_names}
-            for key in buffer_names:
-                weights[key] = buffers[f"{stage}.{key}"]
-            x = functional_call(module, weights, (x,)) if weights else module(x)
+            x = _applied(module, self._slots[stage], params, buffers, x)
             for each in (self._training_tap if train else None, tap):
                 if each is not None:
                     x = (each(stage, x[0]), *x[1:]) if isinstance(x, tuple) else each(stage, x)
@@ -147,3 +136,39 @@ def _without_counters(module: nn.Module) -> nn.Module:
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is not None:
             part.num_batches_tracked = None
     return module
+
+
+class _Slot(NamedTuple):
+    """A place in a module that a tensor of the model is put into while the module runs."""
+
+    place: dict[str, Any]
+    name: str
+    key: str
+    trained: bool
+    own: Tensor
+
+
+def _slots(stage: str, module: nn.Module) -> tuple[_Slot, ...]:
+    """Every parameter and buffer of a stage; a tensor used in several places has one key and several slots."""
+    keys = {id(value): f"{stage}.{key}" for key, value in (*module.named_parameters(), *module.named_buffers())}
+    return tuple(
+        _Slot(place, name, keys[id(value)], trained, value)
+        for part in module.modules()
+        for place, trained in ((part._parameters, True), (part._buffers, False))
+        for name, value in place.items()
+        if value is not None
+    )
+
+
+def _applied(
+    module: nn.Module, slots: tuple[_Slot, ...], params: Mapping[str, Any], buffers: Mapping[str, Any], x: Activation
+) -> Activation:
+    """Run a module with other tensors in its slots: `torch.func.functional_call` without its cost a call, which is a
+    tenth of a step of the smallest networks. The module is the network's own copy, so nobody else sees it meanwhile."""
+    for place, name, key, trained, _ in slots:
+        place[name] = params[key] if trained else buffers[key]
+    try:
+        return module(x)
+    finally:
+        for place, name, _, _, own in slots:
+            place[name] = own

@@ -133,7 +133,7 @@ class SplitFederation:
 
 
 class GeneratedFederation:
-    """Clients whose rows `make(client)` produces when asked; nothing is kept, so their number costs no memory.
+    """Clients whose rows `make(client)` produces when asked; only the last are kept, so their number costs no memory.
 
     `make` must be a pure function of the client: it is called again each time.
     """
@@ -148,6 +148,7 @@ class GeneratedFederation:
         self.shape = tuple(test.x.shape[1:])
         self._clients = clients
         self._make = make
+        self._last: tuple[int, Examples] | None = None
 
     def __len__(self) -> int:
         return self._clients
@@ -158,7 +159,9 @@ class GeneratedFederation:
     def examples(self, client: int) -> Examples:
         if not 0 <= client < self._clients:
             raise IndexError(f"client {client} of a federation with clients 0 to {self._clients - 1}")
-        return self._make(client)
+        if self._last is None or self._last[0] != client:
+            self._last = (client, self._make(client))
+        return self._last[1]
 
     def counts(self, client: int) -> Tensor:
         if not self.classes:
