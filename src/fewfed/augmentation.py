@@ -26,12 +26,12 @@ class Augmentation(Wrapper):
     inner: Method = field(default_factory=FedAvg)
 
     def own_draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        """The augmentation's randomness for one step of `size` rows."""
-        raise NotImplementedError
+        """The augmentation's randomness for one step of `size` rows; by default there is none."""
+        return {}
 
     def augmented(self, own: Tree, ctx: Context, batch: Batch) -> tuple[Context, Batch]:
-        """What the inner loss sees instead of this context and batch."""
-        raise NotImplementedError
+        """What the inner loss sees instead of this context and batch; by default the same."""
+        return ctx, batch
 
     def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
         return {"inner": self.inner.draw(draws, ctx, size), "own": self.own_draw(draws, ctx, size)}

@@ -13,12 +13,20 @@ from fewfed.engine.workers import Workers
 from fewfed.errors import ConfigError
 from fewfed.experiment import Experiment
 
+# Asked of the driver's management library, so that a process that only looked can still fork children that use the GPU.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
-def executor_for(experiment: Experiment, job: Job, cohort: int) -> Executor:
-    """The executor an experiment names; `auto`: the GPU if there is one, else a process a core, else one by one."""
+
+def executor_for(experiment: Experiment, job: Job, cohort: int, alone: bool) -> Executor:
+    """The executor an experiment names; `auto`: the GPU if there is one, else a process a core, else one by one.
+
+    Where other runs use the other cores (not `alone`), a run without a GPU keeps to its own process.
+    """
     name: str = experiment.executor
     if name == "auto":
         name = _best(experiment, cohort)
+    if name == "workers" and not alone:
+        name = "sequential"
     if name == "cuda":
         return Device(
             job,

@@ -84,14 +84,26 @@ class Optimizer:
         )
 
     def _adam(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
+        self.fused_adam(params, grads, state.first, state.second, state.steps, lr)
+
+    def fused_adam(
+        self,
+        params: list[Tensor],
+        grads: list[Tensor],
+        first: list[Tensor],
+        second: list[Tensor],
+        steps: list[Tensor],
+        lr: float | Tensor,
+    ) -> None:
+        """One Adam or AdamW update in place by torch's fused kernel."""
         update = adamw if self.optimizer == "adamw" else adam
         update(
             params,
             grads,
-            state.first,
-            state.second,
+            first,
+            second,
             [],
-            state.steps,
+            steps,
             fused=True,
             amsgrad=False,
             beta1=self.beta1,

@@ -24,7 +24,6 @@ from fewfed.data.splits import BY_CLASS, DirichletOptions, Split, make_split, pa
 from fewfed.engine.evaluation import Evaluate
 from fewfed.engine.job import Job
 from fewfed.engine.loop import Observer, RoundView, run_rounds
-from fewfed.engine.sequential import Sequential
 from fewfed.engine.store import ClientStore
 from fewfed.errors import ConfigError, RunError
 from fewfed.executors import executor_for, refuse_unused
@@ -196,7 +195,7 @@ def _run_to_end(prepared: Prepared, folder: RunFolder, observers: Sequence[Obser
     server, done, states = folder.restore()
     store = ClientStore(folder.clients)
     store.restore(states)
-    executor = executor_for(experiment, job, prepared.cohort) if alone else Sequential(job)
+    executor = executor_for(experiment, job, prepared.cohort, alone)
     evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients)
     record = _Record(folder, experiment.checkpoint_seconds)
     try:

@@ -41,7 +41,7 @@ class Job:
         if self.method.needs_classes and not self.task.classes:
             raise ConfigError(
                 f"method '{self.method.label}' needs class labels: expected a classification task, not "
-                f"{type(self.task).__name__.lower()}; use one that does not, such as fedavg, fedprox or fedfa"
+                f"{type(self.task).__name__.lower()}; use a method that does not (such methods mix or count no labels)"
             )
         self.method.check(self.setup)
 

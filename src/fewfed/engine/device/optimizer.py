@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
-from torch.optim.adamw import adamw
 
 from fewfed.optim import Optimizer
 
@@ -46,7 +44,8 @@ class DeviceOptimizer:
             if settings.clip > 0:
                 grads = self._clipped(grads)
             if active is None and settings.optimizer != "sgd":
-                self._fused_adam(grads, lr)
+                # One kernel, where all clients of the stack have taken the same number of steps.
+                settings.fused_adam(params, grads, self.first, self.second, self._counts, lr)
                 if settings.reset == "step":
                     self.reset()
                 return
@@ -71,27 +70,6 @@ class DeviceOptimizer:
             torch._foreach_add_(self.first, grads)
             grads = self.first
         torch._foreach_add_(self._params, torch._foreach_mul(grads, -lr))
-
-    def _fused_adam(self, grads: list[Tensor], lr: Tensor) -> None:
-        """One kernel for everything, where all clients of the stack have taken the same number of steps."""
-        settings = self._settings
-        update = adamw if settings.optimizer == "adamw" else adam
-        update(
-            self._params,
-            grads,
-            self.first,
-            self.second,
-            [],
-            self._counts,
-            fused=True,
-            amsgrad=False,
-            beta1=settings.beta1,
-            beta2=settings.beta2,
-            lr=lr,
-            weight_decay=settings.weight_decay,
-            eps=settings.eps,
-            maximize=False,
-        )
 
     def _adam(self, grads: list[Tensor], lr: Tensor) -> None:
         settings = self._settings

@@ -1,0 +1,162 @@
+"""The device executor on the CPU: the same static memory, stacks and masks, only without capturing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from fewfed import tree
+from fewfed.engine.device.board import Board
+from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.optimizer import DeviceOptimizer
+from fewfed.errors import ConfigError
+from fewfed.method import Batch, Context, Method
+from fewfed.methods.fedavg import FedAvg
+from fewfed.methods.registry import choose, registered
+from fewfed.optim import Optimizer
+from fewfed.tree import Tree
+from support import digits_federation, job_of, run
+
+UNEVEN = (5, 12, 8, 30, 12, 9, 20, 12, 17, 12)
+"""Rows of the clients: other numbers of steps, and some with batches of their own size."""
+
+TOLERANCE = {
+    "feddecorr": 0.05,  # It divides by the deviation of features that are nearly dead.
+    "flair": 0.01,  # Its CVAE trains by Adam, which makes a full step of the rounding of a zero gradient.
+    "fedgen-latent": 0.01,  # So does its generator.
+}
+"""Methods that magnify rounding; all others agree within 2e-5."""
+
+
+def device(plan: str, job: object) -> Device:
+    return Device(job, DeviceOptions(device="cpu", plan=plan, width=4))  # type: ignore[arg-type]
+
+
+def gap(left: Tree, right: Tree) -> float:
+    ours, theirs = dict(tree.leaves(left)), dict(tree.leaves(right))
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours if ours[name].numel())
+
+
+@pytest.mark.parametrize("plan", ["graphs", "stacked"])
+@pytest.mark.parametrize("name", registered())
+def test_every_method_agrees_with_the_reference(name: str, plan: str) -> None:
+    chosen = choose(name)
+    training = {**chosen.training, "optimizer": "sgd", "lr": 0.02, "epochs": 2, "batch": 8}
+    job = job_of(chosen.method, digits_federation(10, UNEVEN), training=training)
+    expected = run(job, rounds=3, cohort=6)
+    found = run(job, rounds=3, cohort=6, executor=device(plan, job))
+    assert gap(found.server, expected.server) < TOLERANCE.get(name, 2e-5)
+    for ours, theirs in zip(found.metrics, expected.metrics, strict=True):
+        assert ours["bytes"] == theirs["bytes"]
+        assert ours["steps"] == theirs["steps"]
+        assert len(ours["failed"]) == len(theirs["failed"])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"optimizer": "adam"}, {"optimizer": "adamw", "weight_decay": 0.1}, {"clip": 0.5}]
+)
+@pytest.mark.parametrize("plan", ["graphs", "stacked"])
+def test_optimisers_agree_for_uneven_clients(settings: dict[str, object], plan: str) -> None:
+    training = {"epochs": 2, "batch": 8, "lr": 1e-3, **settings}
+    job = job_of("fedavg", digits_federation(10, UNEVEN), training=training)
+    assert gap(run(job, executor=device(plan, job)).server, run(job).server) < 2e-5
+
+
+@pytest.mark.parametrize(
+    "settings", [Optimizer("sgd", momentum=0.9, weight_decay=0.01), Optimizer("adam"), Optimizer("adamw")]
+)
+def test_a_client_that_has_finished_keeps_everything(settings: Optimizer) -> None:
+    torch.manual_seed(0)
+    start = [torch.randn(3, 4), torch.randn(3, 2, 2)]
+    stack = [leaf.clone() for leaf in start]
+    stacked = DeviceOptimizer(settings, stack, 3)
+    lengths = (1, 4, 2)
+    grads = [[torch.randn_like(leaf) for leaf in start] for _ in range(4)]
+    for step in range(4):
+        stacked.step(grads[step], torch.tensor(0.1), torch.tensor([step < length for length in lengths]))
+    for client, length in enumerate(lengths):
+        alone = [leaf[client].clone() for leaf in start]
+        memory = settings.init(alone)
+        for step in range(length):
+            settings.step(alone, [g[client].clone() for g in grads[step]], memory, 0.1)
+        for found, expected in zip(stack, alone, strict=True):
+            torch.testing.assert_close(found[client], expected, rtol=1e-5, atol=5e-6)
+
+
+def test_both_plans_are_timed_and_the_choice_is_said() -> None:
+    job = job_of("fedavg", digits_federation(10, 12))
+    said = [event for metrics in run(job, executor=device("auto", job)).metrics for event in metrics["events"]]
+    assert len([event for event in said if "chosen" in event and "graphs" in event and "stacked" in event]) == 1
+
+
+@dataclass(frozen=True)
+class ReadsTheClient(FedAvg):
+    """A loss with a number of one client in it."""
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        return {name: value * (1 + ctx.client) for name, value in super().loss(work, ctx, batch).items()}
+
+
+@dataclass(frozen=True)
+class ReadsTheRound(FedAvg):
+    """A loss with the round in it."""
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        return {name: value / (1 + ctx.clock.round) for name, value in super().loss(work, ctx, batch).items()}
+
+
+@pytest.mark.parametrize("method", [ReadsTheClient(), ReadsTheRound()])
+@pytest.mark.parametrize("plan", ["graphs", "stacked"])
+def test_python_numbers_are_never_frozen_into_a_step(method: Method, plan: str) -> None:
+    training = {"optimizer": "sgd", "lr": 0.001, "epochs": 1, "batch": 8}
+    job = job_of(method, digits_federation(10, 12), training=training)
+    found = run(job, rounds=3, executor=device(plan, job))
+    assert gap(found.server, run(job, rounds=3).server) < 1e-5
+    said = [event for metrics in found.metrics for event in metrics["events"]]
+    assert any("ctx.client" in event for event in said) == isinstance(method, ReadsTheClient)
+
+
+@dataclass(frozen=True)
+class ReadsTheWholeBuffer(type(choose("flea").method)):  # type: ignore[misc]
+    """A loss that looks at all shared rows, not at rows it drew."""
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        terms = super().loss(work, ctx, batch)
+        shared = ctx.shared.get("features")
+        return terms if shared is None else {**terms, "level": work["params"]["head.bias"].sum() * shared.mean()}
+
+
+@pytest.mark.parametrize("method", [choose("flea").method, ReadsTheWholeBuffer()])
+def test_a_buffer_that_changes_its_length_is_read_right(method: Method) -> None:
+    training = {"optimizer": "sgd", "lr": 0.02, "epochs": 1, "batch": 8}
+    job = job_of(method, digits_federation(10, UNEVEN), training=training)
+    assert gap(run(job, rounds=5, executor=device("graphs", job)).server, run(job, rounds=5).server) < 1e-5
+
+
+def test_a_board_has_room_that_shows_being_read() -> None:
+    first = {"model": torch.ones(3), "rows": torch.ones(4, 2)}
+    board = Board.for_(first, None, exact=False)
+    assert board.fits(first)
+    assert not board.padded
+    longer = {"model": torch.ones(3), "rows": torch.ones(6, 2)}
+    assert not board.fits(longer)
+    grown = Board.for_(longer, board, exact=False)
+    grown.write(longer)
+    assert grown.padded
+    assert bool(grown.static["rows"][:6].eq(1).all())
+    assert bool(grown.static["rows"][6:].isnan().all())
+    assert grown.fits({"model": torch.ones(3), "rows": torch.ones(5, 2)})
+    assert not Board.for_(longer, board, exact=True).padded
+
+
+def test_what_cannot_be_had_is_refused() -> None:
+    job = job_of("fedavg")
+    with pytest.raises(ConfigError, match="float32, tf32, bf16"):
+        Device(job, DeviceOptions(device="cpu", precision="fp8"))
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="no CUDA device"):
+            Device(job)
