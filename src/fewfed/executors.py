@@ -40,6 +40,12 @@ def executor_for(experiment: Experiment, job: Job, cohort: int, alone: bool) -> 
     return Workers(job, experiment.processes) if name == "workers" else Sequential(job)
 
 
+def runs_at_once() -> int:
+    """How many runs share this machine unless told otherwise: one a core; on a GPU two, since processes take turns on
+    it (seven runs of HARNet at once took as long as one after another) and two keep it busy while one evaluates."""
+    return 2 if torch.cuda.is_available() else _cores()
+
+
 def refuse_unused(experiment: Experiment) -> None:
     """Settings of one executor given to another are a mistake, not a wish."""
     if experiment.processes and experiment.executor in ("sequential", "cuda"):
@@ -53,6 +59,9 @@ def refuse_unused(experiment: Experiment) -> None:
 def _best(experiment: Experiment, cohort: int) -> str:
     if torch.cuda.is_available() and not experiment.processes:
         return "cuda"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    several = experiment.processes or (cores > 1 and cohort > 1)
+    several = experiment.processes or (_cores() > 1 and cohort > 1)
     return "workers" if several and hasattr(os, "fork") else "sequential"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
