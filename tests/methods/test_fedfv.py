@@ -131,3 +131,8 @@ def test_batch_norm_statistics_are_averaged_uniformly() -> None:
 
 def test_the_preset_of_sems_tables() -> None:
     assert choose("fedfv:sem").method == FedFV(alpha=0.5, tau=0)
+
+
+def test_trap_21_the_norm_of_a_model_runs_over_all_its_tensors() -> None:
+    model = {"a": torch.tensor([3.0, 4.0]), "b": torch.tensor([1.0, 2.0, 2.0])}
+    assert float(tree.dot(model, model).sqrt()) == pytest.approx(math.sqrt(34), abs=1e-6)

@@ -56,6 +56,23 @@ def test_trap_38_the_third_term_is_divided_by_the_batch_once(flea_values: dict[s
     assert float(total(method, terms).detach()) == pytest.approx(values["total"], abs=1e-6)
 
 
+def test_trap_31_the_third_term_is_the_mean_over_rows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(3, 2, generator=generator, dtype=torch.float64)
+    data = Examples(torch.randn(4, 2, generator=generator, dtype=torch.float64), torch.tensor([0, 2, 1, 2]))
+    mean_x = torch.tensor([[0.4, -0.7]], dtype=torch.float64)
+    shared = {"mean_x": mean_x, "mean_y": torch.full((1, 3), 1 / 3, dtype=torch.float64)}
+    net = linear_network(weight.tolist(), dtype=torch.float64)
+    ctx = context(net, data, shared, task=Classification(3))
+    lam = 0.2
+    draw = {"row": torch.tensor([0]), "lam": torch.tensor([0.5])}
+    found = FedMix(form="taylor", weight=lam).loss(trainable(net.model()), ctx, batch_of(data, draw))["their_input"]
+    # The gradient of a row's cross-entropy under a linear model is (softmax − label) · W.
+    probability = torch.softmax((1 - lam) * data.x @ weight.T, 1)
+    slopes = (probability - torch.nn.functional.one_hot(data.y, 3)) @ weight
+    assert float(found.detach()) == pytest.approx(float((lam * (1 - lam) * (slopes @ mean_x[0])).mean()), abs=1e-12)
+
+
 def test_the_mixup_form_is_the_mixture_the_expansion_approximates(flea_values: dict[str, Any]) -> None:
     values = flea_values["fedmix_taylor"]
     ctx, work, batch = fixture_step(values)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from short_runs import accuracies, processes_agree, same_bits
 from torch import nn
 
-from fewfed import tree
+from fewfed import arrays, tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.client import run_member
@@ -216,6 +218,23 @@ def test_only_the_autoencoder_is_uploaded() -> None:
             assert not sent & names
             assert set(result.combined.values) <= {"cvae"}
     assert set(ran.server) == {"cvae"}
+
+
+def test_what_is_written_of_an_upload_names_no_parameter_of_the_classifier(tmp_path: Path) -> None:
+    job = job_of("flair", digits_federation(4))
+    server = job.method.server_init(job.setup)
+    state = job.method.client_init(job.setup)
+    clock = Clock(0, 2, 2)
+    for phase in job.method.phases(clock):
+        done = run_member(job, phase, clock, job.method.broadcast(server, phase), Member(0, {}, state))
+        assert isinstance(done, Done)
+        state = done.state or state
+        arrays.save(tmp_path / "upload.safetensors", done.upload)
+        content = (tmp_path / "upload.safetensors").read_bytes()
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        names = [name for name in header if name != "__metadata__"]
+        assert all(name.startswith("cvae/") for name in names)
+        assert not any(name.endswith(key) for name in names for key in job.net.model()["params"])
 
 
 def test_a_round_moves_one_autoencoder_each_way() -> None:
