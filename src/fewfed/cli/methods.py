@@ -38,13 +38,13 @@ def show_methods(
 
 def _table(entries: list[dict[str, Any]]) -> Table:
     table = Table(caption="mean, sum: may go through secure aggregation; concat, keep: seen raw by the server")
-    for column in ("method", "family", "leaves the client", "client state", "parameters"):
+    for column in ("method", "family", "paper", "leaves the client", "client state", "parameters"):
         table.add_column(column, overflow="fold")
     for item in entries:
         label = f"{item['name']}(METHOD)" if item["wraps"] else item["name"]
         state = "kept" if any(phase["state"] for phase in item["phases"]) else "none"
         parameters = ", ".join(f"{p['name']}={p['default']}" for p in item["parameters"])
-        table.add_row(*(escape(text) for text in (label, item["family"], _uploads(item), state, parameters)))
+        table.add_row(*(escape(text) for text in (label, item["family"], item["paper"], _uploads(item), state, parameters)))
     return table
 
 
