@@ -44,7 +44,8 @@ def _table(entries: list[dict[str, Any]]) -> Table:
         label = f"{item['name']}(METHOD)" if item["wraps"] else item["name"]
         state = "kept" if any(phase["state"] for phase in item["phases"]) else "none"
         parameters = ", ".join(f"{p['name']}={p['default']}" for p in item["parameters"])
-        table.add_row(*(escape(text) for text in (label, item["family"], item["paper"], _uploads(item), state, parameters)))
+        cells = (label, item["family"], item["paper"], _uploads(item), state, parameters)
+        table.add_row(*(escape(text) for text in cells))
     return table
 
 
