@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test lint types bench clean
+.PHONY: setup demo test lint types bench bench-gpu clean
 
 setup: $(STAMP)
 
@@ -28,6 +28,13 @@ test: lint types
 
 bench: setup
 	$(BIN)/python benchmarks/overhead.py
+
+# Needs only a Python with torch (2.9 or later, CUDA) and numpy: the GPU machine may lack everything else.
+bench-gpu:
+	$(PYTHON) benchmarks/steps.py --networks lenet5 --plans graphs stacked --clients 128 --width 64
+	$(PYTHON) benchmarks/steps.py --networks harnet audionet --plans graphs stacked --clients 32
+	$(PYTHON) benchmarks/steps.py --networks mobilenetv2 resnet18 --plans graphs --precisions float32 bf16 --clients 24
+	$(PYTHON) benchmarks/agreement.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
