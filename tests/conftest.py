@@ -12,7 +12,12 @@ import torch
 
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("repeatable")
-torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Sums then run in one order, whatever a library did to the number of threads in an earlier test."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

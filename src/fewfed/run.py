@@ -214,7 +214,7 @@ def _run_to_end(prepared: Prepared, folder: RunFolder, observers: Sequence[Obser
         store.close()
     summary = summarise(folder.metrics())
     result = Result(
-        method=re.sub(r":[\w-]+", "", prepared.resolved.spec),
+        method=prepared.resolved.chosen.method.label,
         preset=prepared.resolved.chosen.preset,
         data=experiment.data,
         split=experiment.split,
