@@ -160,3 +160,11 @@ def test_what_cannot_be_had_is_refused() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="no CUDA device"):
             Device(job)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 6, 7])
+def test_a_phase_in_parts_is_the_same_phase(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_of("fedmix", digits_federation(6, UNEVEN[:6]), training={"optimizer": "sgd", "lr": 0.02})
+    expected = run(job, cohort=6)
+    monkeypatch.setattr("fewfed.engine.device.executor._AT_ONCE", at_once)
+    assert gap(run(job, cohort=6, executor=device("graphs", job)).server, expected.server) < 2e-5

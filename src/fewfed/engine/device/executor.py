@@ -30,6 +30,8 @@ from fewfed.tree import Tree
 
 PlanName = Literal["auto", "graphs", "stacked", "eager"]
 _LARGE_DRAWS = 1 << 18
+_AT_ONCE = 1024
+"""Clients whose results stand on the device together; a phase of everybody (set-up, say) is run in such parts."""
 _PRECISIONS = {
     "float32": Precision(),
     "tf32": Precision(channels_last=True),
@@ -83,13 +85,13 @@ class Device:
     def run(self, phase: Phase, clock: Clock, shared: Tree, members: Iterable[Member]) -> Iterator[Outcome | Block]:
         shared = tree.to(shared, self._device)
         waiting: list[Member] = []
-        limit = 1024
         for member in members:
             waiting.append(self._here(member))
-            if len(waiting) == limit:
+            if len(waiting) == _AT_ONCE:
                 yield from self._run_some(phase, clock, shared, waiting)
                 waiting = []
-        yield from self._run_some(phase, clock, shared, waiting)
+        if waiting:
+            yield from self._run_some(phase, clock, shared, waiting)
 
     def evaluate(self, models: Iterable[Tree]) -> list[Score]:
         """Outputs are made on the device and scored on the host, so that every executor counts with the same code."""
