@@ -13,7 +13,7 @@ from fewfed.engine.device.board import Board
 from fewfed.engine.device.executor import Device, DeviceOptions
 from fewfed.engine.device.optimizer import DeviceOptimizer
 from fewfed.errors import ConfigError
-from fewfed.method import Batch, Context, Method
+from fewfed.method import Batch, Context, Differentiate, Method
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.registry import choose, registered
 from fewfed.optim import Optimizer
@@ -168,3 +168,24 @@ def test_a_phase_in_parts_is_the_same_phase(at_once: int, monkeypatch: pytest.Mo
     expected = run(job, cohort=6)
     monkeypatch.setattr("fewfed.engine.device.executor._AT_ONCE", at_once)
     assert gap(run(job, cohort=6, executor=device("graphs", job)).server, expected.server) < 2e-5
+
+
+@dataclass(frozen=True)
+class BreaksOneClient(FedAvg):
+    """A finite loss whose gradient is not a number for clients that hold a label 0."""
+
+    def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
+        gradient, terms = differentiate(work)
+        broken = torch.where(ctx.counts[0] > 0, float("nan"), 0.0)
+        return tree.map(lambda leaf: leaf + broken, gradient), terms
+
+
+@pytest.mark.parametrize("plan", ["graphs", "stacked"])
+def test_parameters_that_are_no_numbers_are_left_out(plan: str) -> None:
+    training = {"optimizer": "sgd", "lr": 0.02, "epochs": 1, "batch": 12}
+    job = job_of(BreaksOneClient(), digits_federation(6, 12), training=training)
+    expected, found = run(job, rounds=1, cohort=6), run(job, rounds=1, cohort=6, executor=device(plan, job))
+    left_out = [failure["client"] for failure in expected.metrics[0]["failed"]]
+    assert 0 < len(left_out) < 6
+    assert sorted(failure["client"] for failure in found.metrics[0]["failed"]) == sorted(left_out)
+    assert gap(found.server, expected.server) < 2e-5

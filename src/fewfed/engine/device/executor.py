@@ -150,9 +150,9 @@ class Device:
             sums = torch.cat([block.sums for block in finished]).tolist()
             for block in finished:
                 for position, turn in enumerate(block.turns):
-                    row = sums.pop(0)
+                    *row, norm = sums.pop(0)
                     terms = {name: value / turn.steps for name, value in zip(block.names, row, strict=True)}
-                    outcome = self._closed(turn, block.work_of(position), terms)
+                    outcome = self._closed(turn, block.work_of(position), terms, norm)
                     if isinstance(outcome, Failed):
                         outcomes[turn.index] = outcome
                     else:
@@ -161,10 +161,13 @@ class Device:
         if done:
             yield Block(tuple(done[index] for index in sorted(done)))
 
-    def _closed(self, turn: Turn, work: Tree, terms: dict[str, float]) -> Done | Failed:
+    def _closed(self, turn: Turn, work: Tree, terms: dict[str, float], norm: float) -> Done | Failed:
         broken = [name for name, value in terms.items() if not abs(value) < float("inf")]
         if broken:
             reason = f"its loss term '{broken[0]}' became {terms[broken[0]]}: try a smaller lr"
+            return Failed(turn.ctx.client, turn.ctx.phase.name, reason)
+        if not norm < float("inf"):
+            reason = "its parameters became NaN or infinite: try a smaller lr"
             return Failed(turn.ctx.client, turn.ctx.phase.name, reason)
         with torch.no_grad():
             report = self._job.method.end(work, turn.ctx)

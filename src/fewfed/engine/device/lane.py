@@ -54,7 +54,7 @@ class Finished:
     work: Tree
     """Stacked unless the width is 1."""
     sums: Tensor
-    """(turns, terms), over the steps."""
+    """(turns, terms and the parameters' norm), over the steps; the norm tells whether all parameters are numbers."""
     names: tuple[str, ...]
     width: int
 
@@ -175,8 +175,16 @@ class Lane:
 
     def result(self, turns: Sequence[Turn]) -> Finished:
         """Copies of the work trees and of the summed terms of the turns just run."""
-        sums = torch.stack([value.float().reshape(self.width) for value in self._sums.values()], 1)
+        columns = [value.float().reshape(self.width) for value in self._sums.values()]
+        sums = torch.stack([*columns, self._norms()], 1)
         return Finished(tuple(turns), tree.clone(self.work), sums[: len(turns)], tuple(self._sums), self.width)
+
+    def _norms(self) -> Tensor:
+        with torch.no_grad():
+            if not self._params:
+                return torch.zeros(self.width, device=self._x.device)
+            norms = [torch.linalg.vector_norm(p.reshape(self.width, -1).float(), dim=1) for p in self._params]
+            return torch.stack(norms).sum(0)
 
     def _step(self) -> None:
         pick = self._counter
