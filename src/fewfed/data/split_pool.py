@@ -32,9 +32,17 @@ class Pool:
 
 
 @dataclass(frozen=True, eq=False)
+class Flat:
+    """The rows of all clients one after another: a million small arrays take more memory than the rows in them."""
+
+    order: np.ndarray
+    sizes: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class Assigned:
     """Which rows each client got, how many attempts that took, and what a reader of the split should know."""
 
-    clients: list[np.ndarray]
+    clients: list[np.ndarray] | Flat
     attempts: int = 1
     note: str = ""

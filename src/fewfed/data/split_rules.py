@@ -7,14 +7,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from fewfed.data.split_draws import Draws
-from fewfed.data.split_pool import Assigned, Pool
+from fewfed.data.split_pool import Assigned, Flat, Pool
 from fewfed.errors import ConfigError
 
 
 def even(pool: Pool, clients: int, generator: np.random.Generator) -> Assigned:
     """Every class spread evenly: rows sorted by class are dealt out like cards."""
     dealt = np.concatenate(pool.shuffled(generator).by_class())
-    return Assigned([dealt[client::clients] for client in range(clients)])
+    owner = np.arange(len(dealt)) % clients
+    return Assigned(Flat(dealt[np.argsort(owner, kind="stable")], np.bincount(owner, minlength=clients)))
 
 
 def quantity(pool: Pool, clients: int, draws: Draws, classes_each: int) -> Assigned:
@@ -76,7 +77,9 @@ def natural(
             f"split '{name}' makes one client for each {name}, {len(ids)} in this data, but {clients} clients were "
             f"asked for: use clients = {len(ids)}, or 0 to take all"
         )
-    parts = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
-    if volume < 1:
-        parts = [np.sort(generator.choice(part, max(1, round(volume * len(part))), replace=False)) for part in parts]
+    order, sizes = np.argsort(member, kind="stable"), np.bincount(member)
+    if volume == 1:
+        return Assigned(Flat(order, sizes))
+    parts = np.split(order, np.cumsum(sizes)[:-1])
+    parts = [np.sort(generator.choice(part, max(1, round(volume * len(part))), replace=False)) for part in parts]
     return Assigned(parts)

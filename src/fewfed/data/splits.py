@@ -20,7 +20,7 @@ from fewfed.data.split_dirichlet import (
 )
 from fewfed.data.split_draws import Draws, LegacyDraws, ModernDraws
 from fewfed.data.split_exact import exact
-from fewfed.data.split_pool import Assigned, Pool
+from fewfed.data.split_pool import Assigned, Flat, Pool
 from fewfed.data.split_rules import even, natural, quantity, size_skew
 from fewfed.errors import ConfigError, DataError, did_you_mean
 
@@ -75,8 +75,10 @@ class Split:
             object.__setattr__(self, field, frozen)
 
     @classmethod
-    def of(cls, name: str, clients: Sequence[np.ndarray]) -> Split:
-        """A split from one array of rows for each client."""
+    def of(cls, name: str, clients: Sequence[np.ndarray] | Flat) -> Split:
+        """A split from one array of rows for each client, or from all of them in one."""
+        if isinstance(clients, Flat):
+            return cls(name, clients.order, np.concatenate([[0], np.cumsum(clients.sizes)]))
         offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in clients])])
         return cls(name, np.concatenate(clients) if len(clients) else np.empty(0), offsets)
 
@@ -96,7 +98,7 @@ class Split:
         """Rows of each class on each client, clients by classes."""
         owner = np.repeat(np.arange(len(self)), self.sizes)
         cell = owner * classes + np.asarray(labels)[self.order]
-        return np.bincount(cell, minlength=len(self) * classes).reshape(len(self), classes).astype(np.int64)
+        return np.bincount(cell, minlength=len(self) * classes).reshape(len(self), classes).astype(np.int64, copy=False)
 
     @property
     def digest(self) -> str:
@@ -268,5 +270,5 @@ def _check(
 def _sha256(*arrays: np.ndarray) -> str:
     digest = hashlib.sha256()
     for array in arrays:
-        digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+        digest.update(np.ascontiguousarray(array, dtype="<i8").data)
     return digest.hexdigest()
