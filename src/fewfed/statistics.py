@@ -72,8 +72,11 @@ def vector_width(net: Network, shape: tuple[int, ...], method: str) -> int:
 
 def channel_moments(x: Tensor, *, unbiased: bool = False, channel: int = 1) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation over the positions of every row and channel, both (rows, channels) (Eq. 2)."""
-    values = _wide(x).movedim(channel, 1).flatten(2) if x.dim() > 2 else _wide(x).unsqueeze(2)
-    return values.mean(2), (_variance(values, 2, unbiased) + EPS).sqrt()
+    values = _wide(x) if x.dim() > 2 else _wide(x).unsqueeze(2)
+    positions = [axis for axis in range(1, values.dim()) if axis != (channel % x.dim())]
+    several = unbiased and has_positions(x, channel)
+    variance, mean = torch.var_mean(values, positions, correction=1 if several else 0)
+    return mean, (variance + EPS).sqrt()
 
 
 def has_positions(x: Tensor, channel: int = 1) -> bool:
@@ -82,8 +85,12 @@ def has_positions(x: Tensor, channel: int = 1) -> bool:
 
 
 def noise_scale(moments: Tensor, gamma: Tensor, *, unbiased: bool = False) -> Tensor:
-    """Standard deviation of the noise on each channel: (gamma + 1) times the variance over the batch (Eq. 3 and 7)."""
-    return ((gamma + 1) * (_variance(moments, 0, unbiased) + EPS)).sqrt()
+    """Standard deviation of the noise on each channel: (gamma + 1) times the variance over the batch (Eq. 3 and 7).
+
+    Moments are (..., rows, channels), gamma (..., channels).
+    """
+    several = unbiased and moments.shape[-2] > 1
+    return ((gamma + 1) * (moments.var(-2, correction=1 if several else 0) + EPS)).sqrt()
 
 
 def feature_augmentation(
@@ -101,26 +108,34 @@ def feature_augmentation(
     """Features with noisy channel statistics (Eq. 8 and 9), and their own mean and deviation before that.
 
     `noise` is (2, rows, channels), standard normal; `fixed` replaces the batch's spread by one number. Written as
-    x + shift + stretch · (x − mean)/deviation, so that no noise is no change, bit for bit and in the gradient.
+    (1 + ratio) · x + (shift − ratio · mean), ratio = stretch/deviation, so that no noise is no change, bit for bit and
+    in the gradient, and the features themselves are touched once: the rest is (rows, channels) in size.
     """
     mean, deviation = channel_moments(x, unbiased=unbiased, channel=channel)
     if len(x) < 2 and not fixed:
         return x, mean, deviation
     mu, sigma = (mean.detach(), deviation.detach()) if detach else (mean, deviation)
-    noise = noise[:, _cycled(len(x), noise.shape[1], x.device)]
-    wide = _wide(x)
-    result = wide + _like(noise[0] * (fixed or noise_scale(mu, gamma_mean, unbiased=unbiased)), x, channel)
-    if has_positions(x, channel):
-        stretch = noise[1] * (fixed or noise_scale(sigma, gamma_deviation, unbiased=unbiased))
-        if clamp:
-            stretch = torch.maximum(stretch, -sigma)
-        result = result + _like(stretch / sigma, x, channel) * (wide - _like(mu, x, channel))
-    return result.to(x.dtype), mean, deviation
+    if noise.shape[1] != len(x):
+        noise = noise[:, _cycled(len(x), noise.shape[1], x.device)]
+    if not has_positions(x, channel):
+        shift = noise[0] * (fixed or noise_scale(mu, gamma_mean, unbiased=unbiased))
+        return (_wide(x) + _like(shift, x, channel)).to(x.dtype), mean, deviation
+    if fixed:
+        shift, stretch = noise * fixed
+    else:
+        gammas = torch.stack([gamma_mean, gamma_deviation])
+        shift, stretch = noise * noise_scale(torch.stack([mu, sigma]), gammas, unbiased=unbiased).unsqueeze(1)
+    if clamp:
+        stretch = torch.maximum(stretch, -sigma)
+    ratio = stretch / sigma
+    offset = torch.addcmul(shift, ratio, mu, value=-1)
+    noisy = torch.addcmul(_like(offset, x, channel), _wide(x), _like(1 + ratio, x, channel))
+    return noisy.to(x.dtype), mean, deviation
 
 
 def moving_average(old: Tensor, new: Tensor, rate: float, active: Tensor) -> Tensor:
     """rate · old + (1 − rate) · new where `active` (Eq. 4), else old untouched."""
-    return torch.where(active, rate * old + (1 - rate) * new.to(old.dtype), old)
+    return torch.lerp(old, new.to(old.dtype), (1 - rate) * active)
 
 
 def shared_variance(count: Tensor, total: Tensor, square: Tensor) -> Tensor:
@@ -144,10 +159,6 @@ def partners(order: Tensor, rows: int) -> Tensor:
 
 def _cycled(rows: int, drawn: int, device: torch.device) -> Tensor:
     return torch.arange(rows, device=device) % drawn
-
-
-def _variance(values: Tensor, dim: int, unbiased: bool) -> Tensor:
-    return values.var(dim, correction=1 if unbiased and values.shape[dim] > 1 else 0)
 
 
 def _wide(x: Tensor) -> Tensor:
