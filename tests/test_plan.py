@@ -201,3 +201,18 @@ def test_uniform_normal_and_integers_have_their_ranges() -> None:
     assert float(normal.std()) == pytest.approx(1, rel=0.05)
     assert set(integers.tolist()) == {0, 1, 2, 3}
     assert {uniform.dtype, normal.dtype} == {torch.float32}
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(0, 100))
+def test_normal_numbers_made_in_advance_are_those_drawn_one_by_one(sizes: list[int], made: int) -> None:
+    ahead, plain, whole = Draws(3, "x"), Draws(3, "x"), Draws(3, "x")
+    ahead.make_normals(made)
+    drawn = [ahead.normal(size) for size in sizes]
+    assert all(torch.equal(a, plain.normal(size)) for a, size in zip(drawn, sizes, strict=True))
+    assert torch.equal(torch.cat(drawn), whole.normal(sum(sizes)))
+
+
+def test_noise_does_not_move_the_other_streams() -> None:
+    with_noise, without = Draws(0, "x"), Draws(0, "x")
+    with_noise.normal(7)
+    assert torch.equal(with_noise.permutation(20), without.permutation(20))

@@ -20,19 +20,25 @@ Sampling = Literal["uniform", "released"]
 
 
 class Draws:
-    """A stream of random numbers as tensors. Endless streams (`cycle`, `loader`) remember where they are."""
+    """A stream of random numbers as tensors. Endless streams (`cycle`, `loader`) remember where they are.
+
+    Gaussian noise has a stream of its own, so that a lot of it can be made in advance, in one go and elsewhere
+    (`make_normals`), and still be the numbers that drawing a few at a time gives.
+    """
 
     def __init__(self, *key: int | str) -> None:
         self._key = key
         self._waiting: dict[str, np.ndarray] = {}
+        self._ready = np.empty(0, np.float32)
 
     @cached_property
     def numpy(self) -> np.random.Generator:
         """Made when first used: most methods draw nothing."""
-        words = [
-            zlib.crc32(part.encode()) if isinstance(part, str) else part & 0xFFFFFFFFFFFFFFFF for part in self._key
-        ]
-        return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
+        return _generator(*self._key)
+
+    @cached_property
+    def _noise(self) -> np.random.Generator:
+        return _generator(*self._key, "normal")
 
     def cycle(self, count: int, size: int, stream: str = "cycle") -> Tensor:
         """The next `size` of 0..count-1 from an endless run of reshuffled passes: every draw is full."""
@@ -69,7 +75,23 @@ class Draws:
         return torch.from_numpy(self.numpy.random(shape, np.float32))
 
     def normal(self, *shape: int) -> Tensor:
-        return torch.from_numpy(self.numpy.standard_normal(shape, np.float32))
+        count = math.prod(shape)
+        if not len(self._ready):
+            return torch.from_numpy(self._noise.standard_normal(shape, np.float32))
+        if len(self._ready) < count:
+            self.make_normals(count - len(self._ready))
+        taken, self._ready = self._ready[:count], self._ready[count:]
+        return torch.from_numpy(taken.reshape(shape))
+
+    def make_normals(self, count: int) -> None:
+        """Have the next `count` normal numbers ready."""
+        made = self._noise.standard_normal(count, np.float32)
+        self._ready = np.concatenate([self._ready, made]) if len(self._ready) else made
+
+
+def _generator(*key: int | str) -> np.random.Generator:
+    words = [zlib.crc32(part.encode()) if isinstance(part, str) else part & 0xFFFFFFFFFFFFFFFF for part in key]
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
 
 
 @dataclass(frozen=True)
@@ -110,9 +132,13 @@ class Plan:
         topped up from the next reshuffled pass. `partial`: a short last batch is kept. `released`: FLea's released
         loader, floor(count/batch) + 1 draws an epoch from one endless loader that keeps short batches.
         """
-        steps = self.steps(count, epochs)
-        draws = Draws(self.seed, "batches", round, phase, client)
         if self.rule == "fill":
-            size = min(self.batch, count)
-            return list(draws.cycle(count, steps * size).reshape(steps, size)) if steps else []
-        return [draws.loader(count, self.batch) for _ in range(steps)]
+            return list(self.filled_batches(round, phase, client, count, epochs)) if count else []
+        draws = Draws(self.seed, "batches", round, phase, client)
+        return [draws.loader(count, self.batch) for _ in range(self.steps(count, epochs))]
+
+    def filled_batches(self, round: int, phase: str, client: int, count: int, epochs: int) -> Tensor:
+        """The batches of rule `fill` as (steps, rows)."""
+        steps, size = self.steps(count, epochs), min(self.batch, count)
+        draws = Draws(self.seed, "batches", round, phase, client)
+        return draws.cycle(count, steps * size).reshape(steps, size)

@@ -7,29 +7,30 @@ is captured if it can be, and run step by step on the device, with the reason sa
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from fewfed import tree
-from fewfed.engine.client import context_of, evaluation_rows, run_member, scored
+from fewfed.engine.client import evaluation_rows, run_member, scored
 from fewfed.engine.device.board import Board
 from fewfed.engine.device.lane import Finished, Lane, Precision, Turn
-from fewfed.engine.device.rows import DeviceFederation, Located
+from fewfed.engine.device.prepare import Preparation, Prospect
+from fewfed.engine.device.rows import DeviceFederation
 from fewfed.engine.device.watch import CannotCapture
 from fewfed.engine.job import Block, Done, Failed, Job, Member, Outcome
-from fewfed.errors import ConfigError
-from fewfed.phase import Clock, Cohort, Phase
+from fewfed.errors import ConfigError, FewfedError
+from fewfed.method import Report
+from fewfed.phase import Clock, Phase
 from fewfed.task import Score
 from fewfed.tree import Tree
 
 PlanName = Literal["auto", "graphs", "stacked", "eager"]
-_LARGE_DRAWS = 1 << 18
+_EXPECTED = 8
+"""Turns whose noise may be begun before they are asked for."""
 _AT_ONCE = 1024
 """Clients whose results stand on the device together; a phase of everybody (set-up, say) is run in such parts."""
 _PRECISIONS = {
@@ -51,6 +52,14 @@ class DeviceOptions:
     """Clients of one stack."""
 
 
+@dataclass(frozen=True)
+class _Ended:
+    """Turns that are queued to their end, and what their clients report."""
+
+    finished: Finished
+    reports: tuple[Report | Exception, ...]
+
+
 class _ReadsPadding(Exception):
     """A loss came to nothing because it read the unused end of a buffer with room to grow."""
 
@@ -68,6 +77,7 @@ class Device:
         self._host = job
         self._job = dataclasses.replace(job, federation=DeviceFederation(job.federation, self._device))
         self._precision = _PRECISIONS[self._options.precision]
+        self._preparation = Preparation(self._job, self._device)
         self._lanes: dict[tuple[object, ...], list[Lane]] = {}
         self._shared: dict[str, Board] = {}
         self._exact: set[str] = set()
@@ -110,6 +120,7 @@ class Device:
         return events
 
     def close(self) -> None:
+        self._preparation.close()
         self._lanes.clear()
 
     def _here(self, member: Member) -> Member:
@@ -122,15 +133,15 @@ class Device:
             for member in members:
                 yield run_member(self._job, phase, clock, shared, member)
             return
-        turns: list[Turn] = []
+        prospects: list[Prospect] = []
         outcomes: dict[int, Outcome] = {}
         try:
-            for index, turn in enumerate(self._turns(phase, clock, shared, members)):
-                if isinstance(turn, Failed):
-                    outcomes[index] = turn
+            for index, prospect in enumerate(self._preparation.prospects(phase, clock, shared, members)):
+                if isinstance(prospect, Failed):
+                    outcomes[index] = prospect
                 else:
-                    turns.append(turn)
-            finished = self._train_exactly_if_needed(phase, clock, shared, turns)
+                    prospects.append(prospect)
+            ended = self._train_exactly_if_needed(phase, clock, shared, prospects)
         except (CannotCapture, RuntimeError, NotImplementedError) as error:
             reason = f"phase '{phase.name}' runs step by step on the device: {_first_line(error)}"
             if reason not in self._reasons:
@@ -141,18 +152,18 @@ class Device:
             for member in members:
                 yield run_member(self._job, phase, clock, shared, member)
             return
-        yield from self._close_turns(finished, outcomes)
+        yield from self._close_turns(ended, outcomes)
 
-    def _close_turns(self, finished: list[Finished], outcomes: dict[int, Outcome]) -> Iterator[Outcome | Block]:
+    def _close_turns(self, ended: list[_Ended], outcomes: dict[int, Outcome]) -> Iterator[Outcome | Block]:
         done: dict[int, Done] = {}
-        if finished:
+        if ended:
             # The one place of a phase where the host waits for the device.
-            sums = torch.cat([block.sums for block in finished]).tolist()
-            for block in finished:
-                for position, turn in enumerate(block.turns):
-                    *row, norm = sums.pop(0)
-                    terms = {name: value / turn.steps for name, value in zip(block.names, row, strict=True)}
-                    outcome = self._closed(turn, block.work_of(position), terms, norm)
+            sums = iter(torch.cat([block.finished.sums for block in ended]).tolist())
+            for block in ended:
+                for turn, report in zip(block.finished.turns, block.reports, strict=True):
+                    *row, norm = next(sums)
+                    terms = {name: value / turn.steps for name, value in zip(block.finished.names, row, strict=True)}
+                    outcome = _outcome(turn, report, terms, norm)
                     if isinstance(outcome, Failed):
                         outcomes[turn.index] = outcome
                     else:
@@ -161,96 +172,60 @@ class Device:
         if done:
             yield Block(tuple(done[index] for index in sorted(done)))
 
-    def _closed(self, turn: Turn, work: Tree, terms: dict[str, float], norm: float) -> Done | Failed:
-        broken = [name for name, value in terms.items() if not abs(value) < float("inf")]
-        if broken:
-            reason = f"its loss term '{broken[0]}' became {terms[broken[0]]}: try a smaller lr"
-            return Failed(turn.ctx.client, turn.ctx.phase.name, reason)
-        if not norm < float("inf"):
-            reason = "its parameters became NaN or infinite: try a smaller lr"
-            return Failed(turn.ctx.client, turn.ctx.phase.name, reason)
-        with torch.no_grad():
-            report = self._job.method.end(work, turn.ctx)
-        return Done(turn.ctx.client, report.upload, report.state, report.weight, turn.steps, terms)
-
-    def _turns(self, phase: Phase, clock: Clock, shared: Tree, members: Sequence[Member]) -> Iterator[Turn | Failed]:
-        """Turns in order. Large draws (noise for every feature) are made by several threads: NumPy lets them run."""
-        first = self._turn(0, phase, clock, shared, members[0])
-        yield first
-        if isinstance(first, Turn) and tree.nbytes(first.draws) > _LARGE_DRAWS:
-            with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-                rest = enumerate(members[1:], 1)
-                yield from pool.map(lambda item: self._turn(item[0], phase, clock, shared, item[1]), rest)
-        else:
-            for index, member in enumerate(members[1:], 1):
-                yield self._turn(index, phase, clock, shared, member)
-
-    def _turn(self, index: int, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Turn | Failed:
-        ctx = context_of(self._job, phase, clock, shared, member)
-        if phase.cohort is not Cohort.SERVER and ctx.size == 0:
-            return Failed(ctx.client, phase.name, "it has no samples: expected at least one")
-        data = self._job.method.data(ctx)
-        if len(data) == 0:
-            return Failed(ctx.client, phase.name, "there is nothing to train on: expected at least one row")
-        batches = ctx.plan.batches(clock.round, phase.name, ctx.client, len(data), phase.epochs)
-        if len({len(rows) for rows in batches}) > 1:
-            raise CannotCapture("its batches differ in size (batch_rule 'fill' keeps them equal)")
-        ctx = dataclasses.replace(ctx, steps=len(batches))
-        draws = ctx.plan.draws(clock.round, phase.name, ctx.client)
-        drawn = [self._job.method.draw(draws, ctx, len(rows)) for rows in batches]
-        if drawn[0] and len({tuple(tuple(leaf.shape) for _, leaf in tree.leaves(d)) for d in drawn}) > 1:
-            raise CannotCapture("its draws differ in size from step to step")
-        work = tree.to(self._job.method.begin(ctx), self._device)
-        rows = torch.stack(batches)
-        if isinstance(data, Located):
-            return Turn(index, ctx, work, data.table_x, data.table_y, data.numbers[rows], tree.stack(drawn))
-        return Turn(index, ctx, work, data.x, data.y, rows, tree.stack(drawn))
-
-    def _train_exactly_if_needed(self, phase: Phase, clock: Clock, shared: Tree, turns: list[Turn]) -> list[Finished]:
+    def _train_exactly_if_needed(
+        self, phase: Phase, clock: Clock, shared: Tree, prospects: list[Prospect]
+    ) -> list[_Ended]:
         try:
-            return self._train(phase, clock, shared, turns)
+            return self._train(phase, clock, shared, prospects)
         except _ReadsPadding:
             # The loss reads a whole buffer, not rows it drew: its step is captured anew whenever the length changes.
             self._exact.add(phase.name)
             self._shared.pop(phase.name)
-            return self._train(phase, clock, shared, turns)
+            return self._train(phase, clock, shared, prospects)
 
-    def _train(self, phase: Phase, clock: Clock, shared: Tree, turns: list[Turn]) -> list[Finished]:
-        finished: list[Finished] = []
-        if not turns:
-            return finished
+    def _train(self, phase: Phase, clock: Clock, shared: Tree, prospects: list[Prospect]) -> list[_Ended]:
+        ended: list[_Ended] = []
+        if not prospects:
+            return ended
         static = self._placed(phase, shared)
-        groups: dict[int, list[Turn]] = {}
-        for turn in sorted(turns, key=lambda turn: -turn.steps):
-            groups.setdefault(turn.rows.shape[1], []).append(turn)
+        groups: dict[int, list[Prospect]] = {}
+        for prospect in sorted(prospects, key=lambda prospect: -prospect.steps):
+            groups.setdefault(prospect.batch, []).append(prospect)
         for group in groups.values():
             plan = self._chosen or self._choose(clock, static, group)
-            self._run_group(plan, clock, static, group, finished)
+            ended += self._run_group(plan, clock, static, group)
         for lane in self._all_lanes():
             lane.join()
-        return finished
+        return ended
 
     def _all_lanes(self) -> Iterator[Lane]:
         for lanes in self._lanes.values():
             yield from lanes
 
-    def _run_group(
-        self,
-        plan: PlanName,
-        clock: Clock,
-        shared: Tree,
-        group: list[Turn],
-        finished: list[Finished],
-    ) -> None:
+    def _run_group(self, plan: PlanName, clock: Clock, shared: Tree, group: list[Prospect]) -> list[_Ended]:
+        """Queue a group block by block: the device works on one while the host prepares the next."""
         width = 1 if plan == "graphs" or len(group) < 3 else min(self._options.width, _power_of_two(len(group)))
-        blocks = [group[start : start + width] for start in range(0, len(group), width)]
-        for number, block in enumerate(blocks):
+        ended = []
+        for number, start in enumerate(range(0, len(group), width)):
+            self._preparation.expect(group[start : start + max(2 * width, _EXPECTED)])
+            block = [self._preparation.turn(prospect) for prospect in group[start : start + width]]
             uneven = width > 1 and (len(block) < width or block[0].steps != block[-1].steps)
             lane = self._lane(clock, shared, block, width, uneven, number)
+            lane.follow()
             with lane.queue():
                 lane.load(block)
                 lane.run(max(turn.steps for turn in block))
-                finished.append(lane.result(block))
+                finished = lane.result(block)
+                ended.append(_Ended(finished, tuple(self._report(*pair) for pair in finished.works())))
+        return ended
+
+    def _report(self, turn: Turn, work: Tree) -> Report | Exception:
+        """What the client reports; what goes wrong counts only if its numbers turn out to be numbers."""
+        try:
+            with torch.no_grad():
+                return self._job.method.end(work, turn.ctx)
+        except Exception as error:
+            return error
 
     def _lane(self, clock: Clock, shared: Tree, block: Sequence[Turn], width: int, masked: bool, number: int) -> Lane:
         example = block[0]
@@ -273,19 +248,21 @@ class Device:
         lanes.append(lane)
         return lane
 
-    def _choose(self, clock: Clock, shared: Tree, group: list[Turn]) -> PlanName:
+    def _choose(self, clock: Clock, shared: Tree, group: list[Prospect]) -> PlanName:
         """Time both plans on the first clients, captured and warm, and keep the faster one."""
         block = group[: self._options.width]
         times: dict[PlanName, float] = {}
         for plan in ("graphs", "stacked"):
             try:
-                self._run_group(plan, clock, shared, block, [])
-                self._wait()
-                began = time.perf_counter()
-                self._run_group(plan, clock, shared, block, [])
-                self._wait()
-                times[plan] = (time.perf_counter() - began) / sum(turn.steps for turn in block)
+                for _ in range(2):  # The first run captures.
+                    began = time.perf_counter()
+                    held = self._run_group(plan, clock, shared, block)
+                    self._wait()
+                    times[plan] = (time.perf_counter() - began) / sum(prospect.steps for prospect in block)
+                    # Only now: memory of a turn must not be used again while a lane may still read it.
+                    del held
             except (RuntimeError, NotImplementedError) as error:
+                times.pop(plan, None)
                 self._events.append(f"plan '{plan}' cannot run this method: {_first_line(error)}")
         if not times:
             raise CannotCapture("neither plan can run it")
@@ -312,6 +289,20 @@ class Device:
             torch.cuda.synchronize(self._device)
 
 
+def _outcome(turn: Turn, report: Report | Exception, terms: dict[str, float], norm: float) -> Done | Failed:
+    client, phase = turn.ctx.client, turn.ctx.phase.name
+    broken = [name for name, value in terms.items() if not abs(value) < float("inf")]
+    if broken:
+        return Failed(client, phase, f"its loss term '{broken[0]}' became {terms[broken[0]]}: try a smaller lr")
+    if not norm < float("inf"):
+        return Failed(client, phase, "its parameters became NaN or infinite: try a smaller lr")
+    if isinstance(report, FewfedError):
+        return Failed(client, phase, str(report))
+    if isinstance(report, Exception):
+        return Failed(client, phase, f"{type(report).__name__}: {report}")
+    return Done(client, report.upload, report.state, report.weight, turn.steps, terms)
+
+
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
@@ -322,9 +313,6 @@ def _power_of_two(number: int) -> int:
 
 def _signature(turn: Turn) -> tuple[object, ...]:
     """What two turns must agree in to use the same captured step."""
-    trees = {"work": turn.work, "personal": turn.ctx.personal, "state": turn.ctx.state, "draws": turn.draws}
-    shapes = tuple(
-        (path, tuple(leaf.shape[1:] if path.startswith("draws") else leaf.shape), str(leaf.dtype))
-        for path, leaf in tree.leaves(trees)
-    )
-    return (turn.rows.shape[1], tuple(turn.x.shape[1:]), shapes)
+    trees = {"work": turn.work, "personal": turn.ctx.personal, "state": turn.ctx.state}
+    shapes = tuple((path, leaf.shape, leaf.dtype) for path, leaf in tree.leaves(trees))
+    return (turn.rows.shape[1], tuple(turn.x.shape[1:]), turn.draws.layout, shapes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.engine.client import sum_terms
 from fewfed.engine.device.optimizer import DeviceOptimizer
+from fewfed.engine.device.packed import Packed
 from fewfed.engine.device.watch import watched
 from fewfed.engine.job import Job
 from fewfed.method import Batch, Context
@@ -38,8 +39,7 @@ class Turn:
     y: Tensor
     rows: Tensor
     """(steps, batch) row numbers, on the host."""
-    draws: Tree
-    """Each with the steps on its first axis, on the host."""
+    draws: Packed
 
     @property
     def steps(self) -> int:
@@ -58,8 +58,15 @@ class Finished:
     names: tuple[str, ...]
     width: int
 
-    def work_of(self, position: int) -> Tree:
-        return self.work if self.width == 1 else _row(self.work, position)
+    def works(self) -> Iterator[tuple[Turn, Tree]]:
+        """Every turn with its own work tree."""
+        if self.width == 1:
+            yield self.turns[0], self.work
+            return
+        empty = tuple(tree.hollows(self.work))
+        parts = {path: leaf.unbind(0) for path, leaf in tree.leaves(self.work)}
+        for position, turn in enumerate(self.turns):
+            yield turn, tree.from_leaves({path: rows[position] for path, rows in parts.items()}, empty)
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,8 @@ class Lane:
         self._own = self._static(
             {"personal": example.ctx.personal, "state": example.ctx.state, "counts": example.ctx.counts}
         )
+        self._starts = self._client_views(self.work)
+        self._owns = self._client_views(self._own)
         params: Tree = self.work["params"]
         for leaf in params.values():
             leaf.requires_grad_(width == 1)
@@ -97,12 +106,8 @@ class Lane:
             flat = self._x.flatten(0, 1).contiguous(memory_format=torch.channels_last)
             self._x = flat.view(*lead, *flat.shape[1:])
         self._y = torch.zeros((*lead, *example.y.shape[1:]), dtype=example.y.dtype, device=device)
-        self._draws = tree.map(
-            lambda d: torch.zeros(
-                (steps, *((width,) if width > 1 else ()), *d.shape[1:]), dtype=d.dtype, device=device
-            ),
-            example.draws,
-        )
+        self._layout = example.draws.layout
+        self._draws = self._layout.blank((steps,) if width == 1 else (steps, width), device)
         self._active = torch.ones((steps, width), dtype=torch.bool, device=device)
         self._counter = torch.zeros(1, dtype=torch.long, device=device)
         self._lr = torch.zeros((), device=device)
@@ -131,15 +136,9 @@ class Lane:
 
     def load(self, turns: Sequence[Turn]) -> None:
         """Copy the turns in: start, rows, draws. Everything is queued on the lane's stream."""
-        if self.width == 1:
-            _copy_leaves(self.work, turns[0].work)
-            own = {"personal": turns[0].ctx.personal, "state": turns[0].ctx.state, "counts": turns[0].ctx.counts}
-            _copy_leaves(self._own, own)
-        else:
-            for position, turn in enumerate(turns):
-                _copy_leaves(_row(self.work, position), turn.work)
-                own = {"personal": turn.ctx.personal, "state": turn.ctx.state, "counts": turn.ctx.counts}
-                _copy_leaves(_row(self._own, position), own)
+        for turn, start, own in zip(turns, self._starts, self._owns, strict=False):
+            _copy_leaves(start, turn.work)
+            _copy_leaves(own, {"personal": turn.ctx.personal, "state": turn.ctx.state, "counts": turn.ctx.counts})
         self._optimizer.reset()
         self._counter.zero_()
         self._lr.fill_(self._training.lr_at(turns[0].ctx.clock.round))
@@ -183,7 +182,9 @@ class Lane:
         with torch.no_grad():
             if not self._params:
                 return torch.zeros(self.width, device=self._x.device)
-            norms = [torch.linalg.vector_norm(p.reshape(self.width, -1).float(), dim=1) for p in self._params]
+            if self.width == 1:
+                return torch.stack(torch._foreach_norm(self._params)).sum().reshape(1)
+            norms = [torch.linalg.vector_norm(p.flatten(1), dim=1) for p in self._params]
             return torch.stack(norms).sum(0)
 
     def _step(self) -> None:
@@ -191,7 +192,7 @@ class Lane:
         batch = Batch(
             self._x.index_select(0, pick).squeeze(0),
             self._y.index_select(0, pick).squeeze(0),
-            tree.map(lambda d: d.index_select(0, pick).squeeze(0), self._draws),
+            self._layout.unpack({kind: d.index_select(0, pick).squeeze(0) for kind, d in self._draws.items()}),
         )
         active = self._active.index_select(0, pick).squeeze(0) if self._masked else None
         gradient, terms = self._single(batch) if self.width == 1 else self._stacked(batch, active)
@@ -266,6 +267,11 @@ class Lane:
 
         return tree.map(make, example)
 
+    def _client_views(self, stack: Tree) -> list[list[Tensor]]:
+        """The leaves of every client of the lane, as views."""
+        leaves = [leaf for _, leaf in tree.leaves(stack)]
+        return [leaves] if self.width == 1 else [[leaf[k] for leaf in leaves] for k in range(self.width)]
+
     def _load_batches(self, turns: Sequence[Turn]) -> None:
         device = self._x.device
         steps = max(turn.steps for turn in turns)
@@ -281,26 +287,21 @@ class Lane:
             numbers = numbers + _to_device(offsets.reshape(1, -1, 1), device)
         self._x[:steps].copy_(table_x[numbers])
         self._y[:steps].copy_(table_y[numbers])
-        draws = [tree.map(lambda d: _padded(d, steps), turn.draws) for turn in turns]
-        draws += [draws[0]] * (self.width - len(draws))
-        for (_, static), *values in zip(tree.leaves(self._draws), *(tree.leaves(d) for d in draws), strict=True):
-            leaves = [leaf for _, leaf in values]
-            static[:steps].copy_(_to_device(leaves[0] if self.width == 1 else torch.stack(leaves, 1), device))
+        for kind, static in self._draws.items():
+            for position, turn in enumerate([*turns, *[turns[0]] * (self.width - len(turns))]):
+                target = static if self.width == 1 else static[:, position]
+                target[: turn.steps].copy_(turn.draws.matrices[kind], non_blocking=True)
+                if turn.steps < steps:  # What a finished client goes on with counts for nothing, but must be numbers.
+                    target[turn.steps : steps].copy_(turn.draws.matrices[kind][:1], non_blocking=True)
         if self._masked:
             lengths = torch.tensor([turn.steps for turn in turns] + [0] * (self.width - len(turns)))
             self._active[:steps].copy_(_to_device(torch.arange(steps).unsqueeze(1) < lengths, device))
 
 
-def _row(stack: Tree, position: int) -> Tree:
-    return tree.map(lambda leaf: leaf[position], stack)
-
-
-def _copy_leaves(static: Tree, values: Tree) -> None:
-    targets = [leaf for _, leaf in tree.leaves(static)]
-    sources = [leaf for _, leaf in tree.leaves(values)]
+def _copy_leaves(targets: list[Tensor], values: Tree) -> None:
     if targets:
         with torch.no_grad():
-            torch._foreach_copy_(targets, sources)
+            torch._foreach_copy_(targets, [leaf for _, leaf in tree.leaves(values)])
 
 
 def _padded(value: Tensor, steps: int) -> Tensor:
