@@ -169,6 +169,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--compiled", action="store_true", help="fuse steps with torch's compiler before capturing")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -180,7 +181,9 @@ def main() -> None:
         for method in options.methods:
             for precision in options.precisions:
                 for plan in options.plans:
-                    setting = DeviceOptions(options.device, plan, precision, options.streams, options.width)
+                    setting = DeviceOptions(
+                        options.device, plan, precision, options.streams, options.width, options.compiled
+                    )
                     try:
                         seconds, events = planned(name, method, setting, options.clients)
                     except Exception as error:
@@ -191,12 +194,13 @@ def main() -> None:
                         continue
                     row = {
                         "network": name, "method": method, "plan": plan, "precision": precision,
-                        "bare_ms": 1e3 * before, "ms": 1e3 * seconds, "times_faster": before / seconds,
-                        "floor_ms": 1e3 * least, "events": events,
+                        "compiled": options.compiled, "bare_ms": 1e3 * before, "ms": 1e3 * seconds,
+                        "times_faster": before / seconds, "floor_ms": 1e3 * least, "events": events,
                     }  # fmt: skip
                     results.append(row)
                     print(
-                        f"{name:12} {method:10} {plan:8} {precision:8} bare {1e3 * before:7.3f} ms  "
+                        f"{name:12} {method:10} {plan:8} {precision:8}{' compiled' * options.compiled} "
+                        f"bare {1e3 * before:7.3f} ms  "
                         f"fewfed {1e3 * seconds:7.4f} ms  {before / seconds:6.1f} x  floor {1e3 * least:.4f} ms  "
                         f"{'; '.join(events)[:160]}",
                         flush=True,

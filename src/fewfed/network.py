@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from fewfed.casting import autocasting, cast_weights
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.tree import Tree
 
@@ -102,8 +103,11 @@ class Network:
 
         With `train`, BatchNorm uses batch statistics and updates the model's running buffers in place.
         """
+        stages = self.stages[start:stop]
         params, buffers = model["params"], model["buffers"]
-        for stage in self.stages[start:stop]:
+        if autocasting():
+            params = cast_weights(params, (slot.key for name in stages for slot in self._slots[name] if slot.trained))
+        for stage in stages:
             module = self._modules[stage]
             if module.training != train:
                 module.train(train)

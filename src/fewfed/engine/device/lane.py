@@ -8,7 +8,6 @@ broadcast, and what is the client's own. Running a client is: copy in, replay, c
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +16,10 @@ import torch
 from torch import Tensor
 
 from fewfed import tree
-from fewfed.engine.client import sum_terms
+from fewfed.engine.device.compiled import Compiler, Function
+from fewfed.engine.device.gradients import Gradients
 from fewfed.engine.device.optimizer import DeviceOptimizer
 from fewfed.engine.device.packed import Packed
-from fewfed.engine.device.watch import watched
 from fewfed.engine.job import Job
 from fewfed.method import Batch, Context
 from fewfed.training import Training
@@ -81,11 +80,21 @@ class Lane:
     """Static memory for `width` clients like the example, on one stream."""
 
     def __init__(
-        self, job: Job, example: Turn, shared: Tree, *, width: int, steps: int, masked: bool, precision: Precision
+        self,
+        job: Job,
+        example: Turn,
+        shared: Tree,
+        *,
+        width: int,
+        steps: int,
+        masked: bool,
+        precision: Precision,
+        kind: object = None,
+        compiler: Compiler | None = None,
     ) -> None:
         device = example.x.device
         self.width, self.capacity, self._masked, self._precision = width, steps, masked, precision
-        self._job = job
+        self._kind, self._compiler = kind, compiler
         self._training: Training = job.training_of(example.ctx.phase)
         self.shared = shared
         self.work = self._static(example.work)
@@ -96,7 +105,7 @@ class Lane:
         self._owns = self._client_views(self._own)
         params: Tree = self.work["params"]
         for leaf in params.values():
-            leaf.requires_grad_(width == 1)
+            leaf.requires_grad_(width == 1 and compiler is None)
         self._params = list(params.values())
         self._optimizer = DeviceOptimizer(self._training, self._params, width)
         batch = example.rows.shape[1]
@@ -112,13 +121,17 @@ class Lane:
         self._counter = torch.zeros(1, dtype=torch.long, device=device)
         self._lr = torch.zeros((), device=device)
         self._sums: dict[str, Tensor] = {}
-        self._ctx = example.ctx
-        self.seen: set[str] = set()
+        self._gradients = Gradients(job.method, example.ctx, precision.autocast, device)
         self.round = example.ctx.clock.round
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    @property
+    def seen(self) -> set[str]:
+        """What the step read of the clock."""
+        return self._gradients.seen
 
     def queue(self) -> contextlib.AbstractContextManager[Any]:
         """What is done inside is queued on the lane's own stream."""
@@ -195,7 +208,7 @@ class Lane:
             self._layout.unpack({kind: d.index_select(0, pick).squeeze(0) for kind, d in self._draws.items()}),
         )
         active = self._active.index_select(0, pick).squeeze(0) if self._masked else None
-        gradient, terms = self._single(batch) if self.width == 1 else self._stacked(batch, active)
+        gradient, terms = self._gradient(batch, active)
         self._optimizer.step([gradient[name] for name in self.work["params"]], self._lr, active)
         with torch.no_grad():
             for name, value in terms.items():
@@ -204,58 +217,29 @@ class Lane:
                 self._sums[name].add_(value if active is None else torch.where(active, value, 0.0))
             self._counter.add_(1)
 
-    def _single(self, batch: Batch) -> tuple[Tree, Tree]:
-        method = self._job.method
-        ctx = self._context(self._own)
-
-        def differentiate(point: Tree) -> tuple[Tree, Tree]:
-            with self._autocast():
-                terms = method.loss(point, ctx, batch)
-                total = sum_terms(terms, method.observed)
-            leaves = point["params"]
-            grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
-            return dict(zip(leaves, grads, strict=True)), {name: value.detach() for name, value in terms.items()}
-
-        return method.gradient(differentiate, self.work, ctx, batch)
-
-    def _stacked(self, batch: Batch, active: Tensor | None) -> tuple[Tree, Tree]:
-        method = self._job.method
+    def _gradient(self, batch: Batch, active: Tensor | None) -> tuple[Tree, Tree]:
+        if self.width == 1 and self._compiler is None:
+            return self._gradients.by_autograd(self.work, self._own, self.shared, batch)
         rest = {name: value for name, value in self.work.items() if name != "params"}
         # A client that has finished must not have its running statistics moved on.
         kept = tree.clone(rest) if active is not None else {}
+        inputs = {"work": self.work, "own": self._own, "shared": self.shared, "batch": batch._asdict()}
+        with torch.no_grad():  # A transform takes its gradients itself; a tape beside it would only cost.
+            function: Function = self._pure
+            if self._compiler is not None:
+                function = self._compiler.of(self._kind, self._pure, inputs)
+            result = function(inputs)
+            if active is not None:
+                for (_, now), (_, old) in zip(tree.leaves(rest), tree.leaves(kept), strict=True):
+                    now.copy_(torch.where(active.reshape(-1, *([1] * (now.dim() - 1))), now, old))
+        return result["gradient"], result["terms"]
 
-        def one(params: Tree, others: Tree, own: Tree, piece: Batch) -> tuple[Tree, Tree]:
-            ctx = self._context(own)
-
-            def differentiate(point: Tree) -> tuple[Tree, Tree]:
-                # What a loss updates in place must be an argument: a transform refuses to change what it closes over.
-                def value(leaves: Tree, carried: Tree) -> tuple[Tensor, Tree]:
-                    terms = method.loss({**carried, "params": leaves}, ctx, piece)
-                    return sum_terms(terms, method.observed), terms
-
-                carried = {name: part for name, part in point.items() if name != "params"}
-                found: tuple[Tree, Tree] = torch.func.grad(value, has_aux=True)(point["params"], carried)
-                return found
-
-            return method.gradient(differentiate, {"params": params, **others}, ctx, piece)
-
-        with self._autocast():
-            result: tuple[Tree, Tree] = torch.func.vmap(one)(self.work["params"], rest, self._own, batch)
-        if active is not None:
-            for (_, now), (_, old) in zip(tree.leaves(rest), tree.leaves(kept), strict=True):
-                now.copy_(torch.where(active.reshape(-1, *([1] * (now.dim() - 1))), now, old))
-        return result
-
-    def _context(self, own: Tree) -> Context:
-        ctx = dataclasses.replace(
-            self._ctx, shared=self.shared, personal=own["personal"], state=own["state"], counts=own["counts"]
-        )
-        return watched(ctx, self.seen)
-
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        if self._precision.autocast is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self._x.device.type, dtype=self._precision.autocast)
+    def _pure(self, inputs: Tree) -> Tree:
+        gradient = self._gradients.by_transform
+        if self.width > 1:
+            gradient = torch.func.vmap(gradient, in_dims=(0, 0, None, 0))
+        found, terms = gradient(inputs["work"], inputs["own"], inputs["shared"], Batch(**inputs["batch"]))
+        return {"gradient": found, "terms": terms}
 
     def _static(self, example: Tree) -> Tree:
         def make(leaf: Tensor) -> Tensor:
