@@ -40,7 +40,8 @@ METHODS = ("fedavg", "flea", "local")
 
 
 def experiment(executor: str = "sequential", checkpoint_seconds: float = 0.0, rounds: int = ROUNDS) -> Experiment:
-    return small(rounds=rounds, executor=executor, checkpoint_seconds=checkpoint_seconds)
+    one_by_one = {"cpu_stack": 1} if executor == "workers" else {}
+    return small(rounds=rounds, executor=executor, checkpoint_seconds=checkpoint_seconds, **one_by_one)
 
 
 @pytest.fixture(scope="module")

@@ -176,7 +176,7 @@ def test_accuracies_are_over_evaluated_rounds_and_the_last_always_is(tmp_path: P
 
 
 def test_executors_write_the_same_run(finished: Path, tmp_path: Path) -> None:
-    settings = small(rounds=12, executor="workers", processes=2)
+    settings = small(rounds=12, executor="workers", processes=2, cpu_stack=1)
     run("flea", settings, Training(epochs=2, lr=0.01), values={"share": 0.2}, out=tmp_path / "workers")
     assert_same_end(tmp_path / "workers", finished)
 
@@ -346,7 +346,7 @@ def test_an_own_network_that_does_not_fit_is_refused(
 
 
 def test_own_data_on_two_executors_is_the_same(tmp_path: Path) -> None:
-    workers = Experiment(split="iid", clients=6, cohort=3.0, rounds=3, executor="workers", processes=2)
+    workers = Experiment(split="iid", clients=6, cohort=3.0, rounds=3, executor="workers", processes=2, cpu_stack=1)
     for settings, name in ((OWN, "sequential"), (workers, "workers")):
         run("flea", settings, SHORT, data=blobs(), network=Staged(), out=tmp_path / name)
     assert records(tmp_path / "workers") == records(tmp_path / "sequential")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 import torch
 
 from fewfed.engine.device.executor import Device, DeviceOptions
 from fewfed.engine.job import Executor, Job
 from fewfed.engine.sequential import Sequential
+from fewfed.engine.stacking import Choice
 from fewfed.engine.workers import Workers
 from fewfed.errors import ConfigError
 from fewfed.experiment import Experiment
@@ -17,10 +19,11 @@ from fewfed.experiment import Experiment
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 
-def executor_for(experiment: Experiment, job: Job, cohort: int, alone: bool) -> Executor:
+def executor_for(experiment: Experiment, job: Job, cohort: int, alone: bool, past: Iterable[str] = ()) -> Executor:
     """The executor an experiment names; `auto`: the GPU if there is one, else a process a core, else one by one.
 
-    Where other runs use the other cores (not `alone`), a run without a GPU keeps to its own process.
+    Where other runs use the other cores (not `alone`), a run without a GPU keeps to its own process. `past`: events of
+    the rounds a resumed run has behind it; what was chosen by timing there is kept.
     """
     name: str = experiment.executor
     if name == "auto":
@@ -35,9 +38,13 @@ def executor_for(experiment: Experiment, job: Job, cohort: int, alone: bool) -> 
                 precision=experiment.precision,
                 streams=experiment.streams,
                 width=experiment.stack,
+                compiled=experiment.compile_steps,
             ),
         )
-    return Workers(job, experiment.processes) if name == "workers" else Sequential(job)
+    if name == "workers":
+        chosen = [choice for event in past if (choice := Choice.told(event))]
+        return Workers(job, experiment.processes, experiment.cpu_stack, chosen)
+    return Sequential(job)
 
 
 def runs_at_once() -> int:
@@ -50,16 +57,21 @@ def refuse_unused(experiment: Experiment) -> None:
     """Settings of one executor given to another are a mistake, not a wish."""
     if experiment.processes and experiment.executor in ("sequential", "cuda"):
         raise ConfigError(f"processes = {experiment.processes} needs executor 'workers', not '{experiment.executor}'")
+    if experiment.cpu_stack and experiment.executor in ("sequential", "cuda"):
+        raise ConfigError(f"cpu_stack = {experiment.cpu_stack} needs executor 'workers', not '{experiment.executor}'")
     if experiment.precision != "float32" and experiment.executor in ("sequential", "workers"):
         raise ConfigError(f"precision = {experiment.precision} needs executor 'cuda', not '{experiment.executor}'")
+    if experiment.compile_steps and experiment.executor in ("sequential", "workers"):
+        raise ConfigError(f"compile_steps needs executor 'cuda', not '{experiment.executor}'")
     if experiment.executor == "cuda" and not torch.cuda.is_available():
         raise ConfigError("executor 'cuda' found no CUDA device: use --executor workers")
 
 
 def _best(experiment: Experiment, cohort: int) -> str:
-    if torch.cuda.is_available() and not experiment.processes:
+    asked = experiment.processes or experiment.cpu_stack
+    if torch.cuda.is_available() and not asked:
         return "cuda"
-    several = experiment.processes or (_cores() > 1 and cohort > 1)
+    several = asked or (_cores() > 1 and cohort > 1)
     return "workers" if several and hasattr(os, "fork") else "sequential"
 
 

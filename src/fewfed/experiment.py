@@ -37,11 +37,13 @@ class Experiment:
     leave_out: str = setting("", "natural split: group name or client number that only tests; empty = all train")
     executor: Literal["auto", "sequential", "workers", "cuda"] = setting("auto", "how clients are run")
     processes: int = setting(0, "processes of the workers executor; 0 = one a core", ge=0)
+    cpu_stack: int = setting(0, "workers: clients side by side in a process; 0 = by timing, 1 = one by one", ge=0)
     precision: Literal["float32", "tf32", "bf16"] = setting("float32", "arithmetic of the cuda executor")
     device_plan: Literal["auto", "graphs", "stacked", "eager"] = setting(
         "auto", "cuda: how steps are run; auto = by timing"
     )
     streams: int = setting(8, "cuda: clients at once in the graphs plan", ge=1)
+    compile_steps: bool = setting(False, "cuda: fuse steps with torch's compiler first; takes tens of seconds a shape")
     stack: int = setting(64, "cuda: clients side by side in the stacked plan", ge=2)
     evaluate_every: int = setting(1, "rounds between evaluations; the last round always is", ge=1)
     evaluate_clients: int = setting(20, "clients whose own models are scored where each has one; 0 = all", ge=0)

@@ -195,7 +195,8 @@ def _run_to_end(prepared: Prepared, folder: RunFolder, observers: Sequence[Obser
     server, done, states = folder.restore()
     store = ClientStore(folder.clients)
     store.restore(states)
-    executor = executor_for(experiment, job, prepared.cohort, alone)
+    past = [event for record in folder.metrics() for event in record["events"]]
+    executor = executor_for(experiment, job, prepared.cohort, alone, past)
     evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients)
     record = _Record(folder, experiment.checkpoint_seconds)
     try:

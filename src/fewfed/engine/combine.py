@@ -15,6 +15,8 @@ from fewfed.method import Combined
 from fewfed.phase import Combine, Phase
 from fewfed.tree import Tree
 
+_PIECE = 1 << 17
+
 
 class Combiner:
     """Folds the uploads of one phase. Sums run in float64 in the order of the members: the same on every executor."""
@@ -111,10 +113,20 @@ def _accumulate(total: Tensor, leaf: Tensor, factor: float, how: Combine) -> Ten
     # Integer leaves are counters (BatchNorm's batch count): a mean of them means nothing, and the largest does not
     # depend on the order of clients as "the last one's" would.
     if leaf.is_floating_point():
-        return total.add_(leaf.to(total.dtype), alpha=factor)
+        return _add_wide(total, leaf, factor)
     if how is Combine.SUM:
         return total.add_(leaf)
     return torch.maximum(total, leaf, out=total)
+
+
+def _add_wide(total: Tensor, leaf: Tensor, factor: float) -> Tensor:
+    """total += factor · leaf in the total's precision; in pieces that stay in the cache, where the leaf is large."""
+    if leaf.device.type != "cpu" or leaf.numel() <= _PIECE:
+        return total.add_(leaf.to(total.dtype), alpha=factor)
+    pieces = zip(torch.split(total.view(-1), _PIECE), torch.split(leaf.reshape(-1), _PIECE), strict=True)
+    for into, piece in pieces:
+        into.add_(piece.to(into.dtype), alpha=factor)
+    return total
 
 
 def _weighted_sum(factors: Sequence[float], how: Combine, *leaves: Tensor) -> Tensor:

@@ -1,24 +1,26 @@
 """One single-threaded process per core. Parameters lie in shared memory; a process that dies is replaced.
 
-Workers are forked, so the job (data, network, method) is theirs without being copied or serialised.
+Workers are forked, so the job (data, network, method) is theirs without being copied or serialised. A worker runs one
+client a turn, or a bundle of them side by side where that is faster.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import signal
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
-
-import torch
 
 from fewfed import tree
 from fewfed.engine.channel import Channel, Closed
-from fewfed.engine.client import evaluate, evaluation_rows, run_member
-from fewfed.engine.job import Done, Failed, Job, Member, Outcome
+from fewfed.engine.client import evaluation_rows
+from fewfed.engine.job import Job, Member, Outcome
+from fewfed.engine.messages import outcome_of, packed, unpacked
+from fewfed.engine.serving import serve
+from fewfed.engine.stacking import LEAST, WIDTH, Choice, bundles
 from fewfed.errors import ConfigError
 from fewfed.phase import Clock, Phase
 from fewfed.task import Score
@@ -28,17 +30,29 @@ _SLOTS = ("0", "1")
 """Turns in flight per worker: one runs while the next already waits, so a worker never idles for the main process."""
 
 _ATTEMPTS = 2
-"""How often a client may take its worker down before it is left out."""
+"""How often a client may take its worker down before it is left out, a bundle before its clients run one by one."""
 
 
 @dataclass
 class _Turn:
-    """One piece of work: a client's turn or a model to score."""
+    """One piece of work: a client's turn, a bundle of them, or a model to score."""
 
     index: int
     message: dict[str, Any]
     arrays: Tree
+    alone: tuple[_Turn, ...] = ()
+    """The turns of a bundle; their indices are those from the bundle's on."""
     attempts: int = 0
+
+    @property
+    def end(self) -> int:
+        """The index of what comes after."""
+        return self.index + (len(self.alone) or 1)
+
+    @property
+    def name(self) -> str:
+        clients = self.message.get("clients", [self.message.get("client", "evaluation")])
+        return ", ".join(str(client) for client in clients)
 
 
 @dataclass
@@ -50,18 +64,26 @@ class _Worker:
     busy: dict[str, _Turn] = field(default_factory=dict)
 
     @property
-    def free(self) -> str | None:
-        return next((slot for slot in _SLOTS if slot not in self.busy), None)
+    def free(self) -> bool:
+        return len(self.busy) < len(_SLOTS)
 
 
 class Workers:
-    """Bit for bit what `Sequential` computes: every turn runs on one thread and outcomes come back in order."""
+    """Worker processes. One client a turn unless `stack` says otherwise; outcomes come back in order.
 
-    def __init__(self, job: Job, processes: int = 0) -> None:
+    With `stack` 1, bit for bit what `Sequential` computes: every turn runs on one thread. With more, so many clients of
+    a training phase run side by side in a process, which agrees to rounding; with 0, as many as timing says.
+    """
+
+    def __init__(self, job: Job, processes: int = 0, stack: int = 1, chosen: Iterable[Choice] = ()) -> None:
+        """`chosen`: what an earlier part of the run found by timing, so that it is not timed again."""
         if not hasattr(os, "fork"):
             raise ConfigError("executor 'workers' needs os.fork, which this system lacks: use --executor sequential")
         self._job = job
+        self._stack = stack
+        self._choices = {choice.phase: choice for choice in chosen}
         self._events: list[str] = []
+        self._said: set[str] = set()
         self._broadcast: Tree | None = None
         self._board = Channel.pair()
         count = processes or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else [0])
@@ -73,27 +95,15 @@ class Workers:
     def run(self, phase: Phase, clock: Clock, shared: Tree, members: Iterable[Member]) -> Iterator[Outcome]:
         self._share(shared)
         order = {"round": clock.round, "rounds": clock.rounds, "epochs": clock.epochs, "phase": phase.name}
-        turns = (
-            _Turn(
-                index,
-                {"kind": "run", "client": member.client, **order},
-                {"personal": member.personal, "state": member.state},
-            )
-            for index, member in enumerate(members)
-        )
+        side_by_side, members = self._side_by_side(phase, order, iter(members))
+        turns = self._turns(order, members, side_by_side)
         for turn, reply, arrays in self._work(turns):
-            client = turn.message["client"]
-            if "failed" in reply:
-                yield Failed(client, phase.name, reply["failed"])
-            else:
-                yield Done(
-                    client,
-                    arrays.get("upload", {}),
-                    arrays.get("state", {}),
-                    reply["weight"],
-                    reply["steps"],
-                    reply["terms"],
-                )
+            if not turn.alone:
+                yield outcome_of(turn.message["client"], phase.name, reply, arrays)
+                continue
+            self._say_once(reply["events"])
+            for client, report, own in zip(turn.message["clients"], reply["reports"], unpacked(arrays), strict=True):
+                yield outcome_of(client, phase.name, report, own)
 
     def evaluate(self, models: Iterable[Tree]) -> list[Score]:
         turns = (_Turn(index, {"kind": "evaluate"}, {"model": model}) for index, model in enumerate(models))
@@ -121,6 +131,52 @@ class Workers:
         for end in self._board:
             end.close()
 
+    def _side_by_side(
+        self, phase: Phase, order: dict[str, Any], members: Iterator[Member]
+    ) -> tuple[int, Iterator[Member]]:
+        """How many clients of a phase a worker runs at once, and the members, of whom some may have been looked at."""
+        if not phase.epochs or self._stack:
+            return (self._stack if phase.epochs else 1), members
+        if phase.name not in self._choices:
+            most = len(self._workers) * WIDTH
+            head = list(islice(members, most))
+            members = chain(head, members)
+            share = -(-len(head) // len(self._workers))
+            if share < LEAST:
+                return 1, members
+            self._choices[phase.name] = choice = self._try(order, head[:share], more=len(head) == most)
+            self._events.append(str(choice))
+        return (WIDTH if self._choices[phase.name].stacked else 1), members
+
+    def _try(self, order: dict[str, Any], members: Sequence[Member], more: bool) -> Choice:
+        message = {"kind": "trial", "clients": [member.client for member in members], "more": more, **order}
+        trial = _Turn(0, message, packed([_own(member) for member in members]))
+        ((_, reply, _),) = self._work(iter([trial]))
+        if "failed" in reply:
+            return Choice(order["phase"], False, f"since the trial failed: {reply['failed']}")
+        return Choice(reply["phase"], reply["stacked"], reply["why"])
+
+    def _turns(self, order: dict[str, Any], members: Iterator[Member], side_by_side: int) -> Iterator[_Turn]:
+        if side_by_side == 1:
+            yield from (_turn(index, member, order) for index, member in enumerate(members))
+            return
+        index = 0
+        for bundle in bundles(members, len(self._workers), side_by_side):
+            alone = tuple(_turn(index + position, member, order) for position, member in enumerate(bundle))
+            index += len(bundle)
+            if len(alone) == 1:
+                yield alone[0]
+            else:
+                message = {"kind": "bundle", "clients": [member.client for member in bundle], **order}
+                yield _Turn(alone[0].index, message, packed([turn.arrays for turn in alone]), alone)
+
+    def _say_once(self, events: Iterable[str]) -> None:
+        """Every worker finds out the same."""
+        for event in events:
+            if event not in self._said:
+                self._said.add(event)
+                self._events.append(event)
+
     def _in_parts(self, turns: Iterable[_Turn]) -> Iterator[_Turn]:
         """Cut each scoring into the parts `evaluate` adds up, so that workers share one model's test rows."""
         rows, at_once = len(self._job.federation.test), evaluation_rows(self._job)
@@ -138,17 +194,15 @@ class Workers:
         wanted = 0
         exhausted = False
         while True:
-            for worker in list(self._workers):
-                while (slot := worker.free) is not None:
-                    turn = again.popleft() if again else None
-                    if turn is None and not exhausted:
-                        turn = next(turns, None)
-                        exhausted = turn is None
-                    if turn is None:
-                        break
-                    if not self._send(worker, slot, turn):
-                        self._replace(worker, again, early)
-                        break
+            while (worker := self._least_busy()) is not None:
+                turn = again.popleft() if again else None
+                if turn is None and not exhausted:
+                    turn = next(turns, None)
+                    exhausted = turn is None
+                if turn is None:
+                    break
+                if not self._send(worker, turn):
+                    self._replace(worker, again, early)
             if not any(worker.busy for worker in self._workers) and not again and exhausted and not early:
                 return
             for worker, reply in self._replies(again, early):
@@ -157,13 +211,14 @@ class Workers:
                 if turn.index == wanted:
                     # Views into the worker's memory are safe here: its slot is refilled only after this yield.
                     yield turn, reply[0], reply[1]
-                    wanted += 1
+                    wanted = turn.end
                 else:
                     early[turn.index] = (turn, reply[0], tree.clone(reply[1]))
                 del worker.busy[slot]
             while wanted in early:
-                yield early.pop(wanted)
-                wanted += 1
+                ready = early.pop(wanted)
+                yield ready
+                wanted = ready[0].end
 
     def _replies(
         self, again: deque[_Turn], early: dict[int, tuple[_Turn, dict[str, Any], Tree]]
@@ -181,7 +236,13 @@ class Workers:
             except Closed:
                 self._replace(worker, again, early)
 
-    def _send(self, worker: _Worker, slot: str, turn: _Turn) -> bool:
+    def _least_busy(self) -> _Worker | None:
+        """Who gets the next turn: none waits behind another while a worker has nothing to do."""
+        free = [worker for worker in self._workers if worker.free]
+        return min(free, key=lambda worker: len(worker.busy), default=None)
+
+    def _send(self, worker: _Worker, turn: _Turn) -> bool:
+        slot = next(slot for slot in _SLOTS if slot not in worker.busy)
         try:
             worker.channel.send({**turn.message, "slot": slot}, turn.arrays, slot)
         except Closed:
@@ -197,13 +258,15 @@ class Workers:
         _, status = os.waitpid(worker.pid, 0)
         cause = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
         lost = list(worker.busy.values())  # in the order they were sent: the first is the one that ran
-        names = ", ".join(str(turn.message.get("client", "evaluation")) for turn in lost)
+        names = ", ".join(turn.name for turn in lost)
         self._events.append(f"a worker process died ({cause}) and was replaced; run again: {names}")
         worker.channel.close()
         self._workers[self._workers.index(worker)] = self._start()
         for position, turn in enumerate(lost):
             turn.attempts += position == 0
-            if turn.attempts >= _ATTEMPTS:
+            if turn.attempts >= _ATTEMPTS and turn.alone:
+                again.extend(turn.alone)
+            elif turn.attempts >= _ATTEMPTS:
                 reply = {"failed": f"its worker process died {_ATTEMPTS} times ({cause})", "part": 0}
                 early[turn.index] = (turn, reply, {})
             else:
@@ -224,7 +287,7 @@ class Workers:
             try:
                 for channel in (ours, *others):
                     channel.sock.close()
-                _serve(self._job, theirs)
+                serve(self._job, theirs)
                 status = 0
             finally:
                 os._exit(status)
@@ -235,33 +298,9 @@ class Workers:
         return worker
 
 
-def _serve(job: Job, channel: Channel) -> None:
-    """A worker's life: take a turn, do it on one thread, answer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    shared: Tree = {}
-    while True:
-        try:
-            message, arrays = channel.receive()
-        except Closed:
-            return
-        if message["kind"] == "share":
-            shared = arrays
-            continue
-        reply, result = _answer(job, shared, message, arrays)
-        channel.send({**reply, "slot": message["slot"]}, result, message["slot"])
+def _turn(index: int, member: Member, order: dict[str, Any]) -> _Turn:
+    return _Turn(index, {"kind": "run", "client": member.client, **order}, _own(member))
 
 
-def _answer(job: Job, shared: Tree, message: dict[str, Any], arrays: Tree) -> tuple[dict[str, Any], Tree]:
-    if message["kind"] == "evaluate":
-        score = evaluate(job, arrays["model"], message["first"], message["last"])
-        return {"part": message["part"], "score": score.as_json()}, {}
-    clock = Clock(message["round"], message["rounds"], message["epochs"])
-    member = Member(message["client"], arrays.get("personal", {}), arrays.get("state", {}))
-    outcome = run_member(job, job.phase(message["phase"], clock), clock, shared, member)
-    if isinstance(outcome, Failed):
-        return {"failed": outcome.reason}, {}
-    return (
-        {"weight": outcome.weight, "steps": outcome.steps, "terms": outcome.terms},
-        {"upload": outcome.upload, "state": outcome.state},
-    )
+def _own(member: Member) -> Tree:
+    return {"personal": member.personal, "state": member.state}
