@@ -1,0 +1,1 @@
+"""fewfed beside other simulators: see README.md."""

@@ -1,0 +1,116 @@
+"""From single measurements to ratios and a markdown table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from peers.measure import Run
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and range over repeats."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A run and the two runs of the bare loop around it."""
+
+    own: Run
+    before: Run
+    after: Run
+
+    @property
+    def rounds_ratio(self) -> float:
+        return ratio(self.own.rounds, self.before.rounds, self.after.rounds)
+
+    @property
+    def whole_ratio(self) -> float:
+        return ratio(self.own.whole, self.before.whole, self.after.whole)
+
+
+@dataclass
+class Entry:
+    """One simulator in one setting. A reason and pairs together mean that it failed after these."""
+
+    name: str
+    title: str
+    version: str = ""
+    pairs: list[Pair] = field(default_factory=list)
+    not_measured: str = ""
+
+    @property
+    def measured(self) -> bool:
+        return bool(self.pairs) and not self.not_measured
+
+    @property
+    def rounds_ratio(self) -> Spread:
+        return Spread.of([pair.rounds_ratio for pair in self.pairs])
+
+    @property
+    def whole_ratio(self) -> Spread:
+        return Spread.of([pair.whole_ratio for pair in self.pairs])
+
+    @property
+    def peak_mb(self) -> float:
+        return max(pair.own.peak_mb for pair in self.pairs)
+
+
+def ratio(own: float, before: float, after: float) -> float:
+    """Time as a multiple of the mean of the two bare runs around it."""
+    return own / ((before + after) / 2)
+
+
+def bare_runs(entries: Sequence[Entry]) -> list[Run]:
+    """Every run of the bare loop once; neighbours share the one between them."""
+    runs = [run for entry in entries for pair in entry.pairs for run in (pair.before, pair.after)]
+    return list({id(run): run for run in runs}.values())
+
+
+def unrest(runs: Sequence[Run]) -> Spread:
+    """The bare loop's rounds as multiples of their median: how steady the machine was."""
+    median = statistics.median(run.rounds for run in runs)
+    return Spread.of([run.rounds / median for run in runs])
+
+
+def markdown(title: str, entries: Sequence[Entry]) -> str:
+    """One setting's table: what was measured, fastest first, then what was not and why."""
+    lines = [
+        f"### {title}",
+        "",
+        "| simulator | processes | rounds / bare | whole command / bare | peak memory, MB |",
+        "|---|---|---|---|---|",
+    ]
+    measured = sorted((entry for entry in entries if entry.measured), key=lambda entry: entry.rounds_ratio.median)
+    bare = bare_runs(entries)
+    if bare:
+        lines.append(f"| bare PyTorch loop | {bare[0].processes} | 1 | 1 | {max(run.peak_mb for run in bare):.0f} |")
+    for entry in measured:
+        lines.append(
+            f"| {_label(entry)} | {entry.pairs[0].own.processes} | {entry.rounds_ratio} | {entry.whole_ratio} "
+            f"| {entry.peak_mb:.0f} |"
+        )
+    for entry in entries:
+        if not entry.measured:
+            lines.append(f"| {_label(entry)} | | not measured: {entry.not_measured or 'no repeat was run'} | | |")
+    if bare:
+        steady = unrest(bare)
+        lines += ["", f"The bare loop's {len(bare)} runs took {steady.low:.2f} to {steady.high:.2f} of their median."]
+    return "\n".join([*lines, ""])
+
+
+def _label(entry: Entry) -> str:
+    return f"{entry.title} {entry.version}".strip()
