@@ -82,13 +82,21 @@ def test_the_table_has_the_fastest_first_and_names_what_is_missing() -> None:
     bare = a_run(1.0, 1.0, peak_mb=50)
     slow = Entry("slow", "Slow", "1.0", [Pair(a_run(4.0, 3.0, 200, 1), bare, bare)])
     fast = Entry("fast", "Fast", "2.0", [Pair(a_run(2.0, 1.5), bare, bare)])
-    broken = Entry("broken", "Broken", "3.0", [Pair(a_run(2.0, 1.5), bare, bare)], "repeat 2: status 1: no such thing")
+    broken = Entry("broken", "Broken", "3.0", failures=["repeat 2: status 1: no such thing"])
     lines = markdown("work", [broken, slow, fast]).splitlines()
     assert lines[4] == "| bare PyTorch loop | 2 | 1 | 1 | 50 |"
     assert lines[5] == "| Fast 2.0 | 2 | 1.50 (1.50 to 1.50) | 2.00 (2.00 to 2.00) | 100 |"
     assert lines[6].startswith("| Slow 1.0 | 1 | 3.00")
     assert lines[9] == "The bare loop's 1 runs took 1.00 to 1.00 of their median."
     assert lines[7] == "| Broken 3.0 | | not measured: repeat 2: status 1: no such thing | | |"
+
+
+def test_repeats_that_failed_are_named_below_those_that_did_not() -> None:
+    bare = a_run(1.0, 1.0)
+    shaky = Entry("shaky", "Shaky", "1.0", [Pair(a_run(2.0, 1.5), bare, bare)], failures=["repeat 2: it died"])
+    text = markdown("work", [shaky])
+    assert "| Shaky 1.0 | 2 | 1.50 (1.50 to 1.50)" in text
+    assert "Shaky 1.0 failed in repeat 2: it died" in text
 
 
 def test_a_peer_that_cannot_be_had_says_why() -> None:

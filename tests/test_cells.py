@@ -18,6 +18,7 @@ from fewfed.errors import RunError
 from fewfed.experiment import Resolved
 from fewfed.folder import RunFolder
 from fewfed.methods.registry import choose
+from fewfed.packing import Packing
 from fewfed.plan import Plan
 from run_support import (
     PATIENCE,
@@ -67,7 +68,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Updat
     root: Path = tmp_path_factory.mktemp("compared")
     cells = [cell(root, method, seed) for method in ("fedavg", "local") for seed in (0, 1)]
     seen: list[Update] = []
-    endings = run_cells(cells, 2, seen.append)
+    endings = run_cells(cells, Packing(2), seen.append)
     assert [update.cell for update in endings] == cells
     assert {update.cell.name: 0 for update in seen}.keys() == {each.name for each in cells}
     for each in cells:
@@ -96,7 +97,7 @@ def test_methods_share_the_splits_of_a_seed_and_seeds_differ(compared: tuple[Pat
 
 def test_methods_share_the_cohorts_of_a_seed(tmp_path: Path) -> None:
     """Every member of a round's cohort remembers something under `local`: those clients and no others."""
-    run_cells([cell(tmp_path, "local", rounds=1)], 1, lambda update: None)
+    run_cells([cell(tmp_path, "local", rounds=1)], Packing(1), lambda update: None)
     took_part = {int(file.name.split("-")[0]) for file in (tmp_path / "local-0" / "clients").iterdir()}
     training = choose("fedavg").training
     assert not training
@@ -107,7 +108,7 @@ def test_finished_cells_are_not_run_again(compared: tuple[Path, list[Update]]) -
     root, endings = compared
     before = times(root)
     seen: list[Update] = []
-    again = run_cells([update.cell for update in endings], 2, seen.append)
+    again = run_cells([update.cell for update in endings], Packing(2), seen.append)
     assert [update.result for update in again] == [update.result for update in endings]
     assert seen == again
     assert times(root) == before
@@ -116,7 +117,7 @@ def test_finished_cells_are_not_run_again(compared: tuple[Path, list[Update]]) -
 def test_a_failing_cell_costs_no_other(tmp_path: Path) -> None:
     cells = [cell(tmp_path, "fedavg"), cell(tmp_path, "fedprox"), cell(tmp_path, "local")]
     (tmp_path / "fedprox-0").write_text("in the way")
-    first, second, third = run_cells(cells, 2, lambda update: None)
+    first, second, third = run_cells(cells, Packing(2), lambda update: None)
     assert first.result is not None
     assert third.result is not None
     assert second.result is None
@@ -134,10 +135,10 @@ def test_a_cell_whose_process_dies_costs_no_other(tmp_path: Path, monkeypatch: P
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "checkpoint", deadly)
         cells = [cell(tmp_path, "fedavg", seed) for seed in (0, 1, 2)]
-        endings = run_cells(cells, 2, lambda update: None)
+        endings = run_cells(cells, Packing(2), lambda update: None)
     assert [bool(update.error) for update in endings] == [False, True, False]
     assert "its process died" in endings[1].error
-    again = run_cells(cells, 2, lambda update: None)
+    again = run_cells(cells, Packing(2), lambda update: None)
     assert not any(update.error for update in again)
 
 
@@ -152,24 +153,24 @@ def test_the_runs_of_a_killed_comparison_end_with_it(tmp_path: Path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "append", slow)
-        pid = forked(lambda: run_cells([endless], 1, lambda update: None))
+        pid = forked(lambda: run_cells([endless], Packing(1), lambda update: None))
         wait_until(lambda: rounds_written(endless.folder) == 1)
         assert killed(pid)
-    (ending,) = run_cells([endless], 1, lambda update: None)
+    (ending,) = run_cells([endless], Packing(1), lambda update: None)
     assert ending.error == ""
 
 
 def test_a_killed_comparison_continues(tmp_path: Path) -> None:
     reference, root = tmp_path / "reference", tmp_path / "killed"
     rounds = 25
-    run_cells([cell(reference, "local", seed, rounds) for seed in (0, 1, 2)], 2, lambda update: None)
+    run_cells([cell(reference, "local", seed, rounds) for seed in (0, 1, 2)], Packing(2), lambda update: None)
     cells = [cell(root, "local", seed, rounds) for seed in (0, 1, 2)]
 
     for wanted in (1, 5, 12):
-        pid = forked(lambda: run_cells(cells, 2, lambda update: time.sleep(0.005)))
+        pid = forked(lambda: run_cells(cells, Packing(2), lambda update: time.sleep(0.005)))
         wait_until(lambda wanted=wanted: rounds_written(cells[0].folder) + rounds_written(cells[1].folder) >= wanted)
         killed(pid)
-    endings = run_cells(cells, 2, lambda update: None)
+    endings = run_cells(cells, Packing(2), lambda update: None)
     assert not any(update.error for update in endings)
     for each in cells:
         assert_same_end(each.folder, reference / each.name)

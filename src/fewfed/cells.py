@@ -1,4 +1,4 @@
-"""Many runs at once: each cell of a comparison in a process of its own, as many as there are cores.
+"""Many runs at once: each cell of a comparison in a process of its own, as many as the machine has room for.
 
 Finished cells are kept and skipped, unfinished ones continued; a cell that fails costs no other.
 """
@@ -23,6 +23,7 @@ from fewfed.engine.loop import RoundView
 from fewfed.errors import FewfedError
 from fewfed.experiment import Resolved
 from fewfed.folder import RunFolder
+from fewfed.packing import Packing
 from fewfed.results import Result
 from fewfed.run import execute, prepare
 
@@ -72,7 +73,7 @@ class _Data:
         return self.kept[key]
 
 
-def run_cells(cells: Sequence[Cell], processes: int, report: Callable[[Update], None]) -> list[Update]:
+def run_cells(cells: Sequence[Cell], packing: Packing, report: Callable[[Update], None]) -> list[Update]:
     """Run all cells; the updates that end them, in their order."""
     endings: dict[str, Update] = {}
     waiting: list[Cell] = []
@@ -83,7 +84,7 @@ def run_cells(cells: Sequence[Cell], processes: int, report: Callable[[Update], 
             report(endings[cell.name])
         else:
             waiting.append(cell)
-    for update in _work(waiting, max(1, min(processes, len(waiting)))):
+    for update in _work(waiting, packing):
         if update.result is not None or update.error:
             endings[update.cell.name] = update
         report(update)
@@ -95,25 +96,32 @@ def _finished(cell: Cell) -> Result | None:
     return None if recorded is None else Result.from_json(recorded)
 
 
-def _work(waiting: list[Cell], processes: int) -> Iterator[Update]:
+def _work(waiting: list[Cell], packing: Packing) -> Iterator[Update]:
     data = _Data()
     queue = list(waiting)
+    alone = min(packing.most, len(queue)) == 1
     children: list[_Child] = []
     while queue or children:
-        while queue and len(children) < processes:
+        while queue and packing.may_start():
             cell = queue.pop(0)
             try:
-                children.append(_start(cell, data.of(cell.resolved), alone=processes == 1))
+                child = _start(cell, data.of(cell.resolved), alone)
             except FewfedError as error:
                 yield Update(cell, error=str(error))
+            else:
+                children.append(child)
+                packing.started(child.pid)
         poll = select.poll()
         for child in children:
             poll.register(child.pipe, select.POLLIN | select.POLLHUP)
         ready = {descriptor for descriptor, _ in poll.poll()} if children else set()
         for child in [child for child in children if child.pipe in ready]:
-            yield from _updates(child)
+            for update in _updates(child):
+                packing.round_of(child.pid)
+                yield update
             if child.done:
                 children.remove(child)
+                packing.ended(child.pid)
 
 
 def _updates(child: _Child) -> Iterator[Update]:

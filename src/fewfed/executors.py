@@ -14,6 +14,7 @@ from fewfed.engine.stacking import Choice
 from fewfed.engine.workers import Workers
 from fewfed.errors import ConfigError
 from fewfed.experiment import Experiment
+from fewfed.packing import GpuMemory, HostMemory, Packing
 
 # Asked of the driver's management library, so that a process that only looked can still fork children that use the GPU.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -47,10 +48,17 @@ def executor_for(experiment: Experiment, job: Job, cohort: int, alone: bool, pas
     return Sequential(job)
 
 
-def runs_at_once() -> int:
-    """How many runs share this machine unless told otherwise: one a core; on a GPU two, since processes take turns on
-    it (seven runs of HARNet at once took as long as one after another) and two keep it busy while one evaluates."""
-    return 2 if torch.cuda.is_available() else _cores()
+def packing_for(jobs: int) -> Packing:
+    """How many runs share this machine: `jobs`, or, for 0, what it has room for.
+
+    On a GPU more are added while the rounds a second of all together grow: runs of small networks leave it idle at
+    times, others take turns on it (seven of HARNet at once took as long as one after another).
+    """
+    if jobs:
+        return Packing(jobs)
+    if torch.cuda.is_available():
+        return Packing(_cores(), (HostMemory(), GpuMemory()), growing=True)
+    return Packing(_cores(), (HostMemory(),))
 
 
 def refuse_unused(experiment: Experiment) -> None:

@@ -33,6 +33,9 @@ class Network:
         self.stages: tuple[str, ...] = tuple(stages)
         self._modules = {stage: _without_counters(module) for stage, module in stages.items()}
         self._slots = {stage: _slots(stage, module) for stage, module in self._modules.items()}
+        kinds = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention)
+        self.draws = any(isinstance(part, kinds) for module in self._modules.values() for part in module.modules())
+        """Whether a pass in train mode draws random numbers itself, as dropout does."""
         self.cut = cut if cut is not None else self.stages[0]
         self._training_tap: Tap | None = None
         self.position(self.cut)

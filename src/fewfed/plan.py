@@ -118,6 +118,10 @@ class Plan:
         """Draws that are the same in every round: a client's shared subset, say."""
         return Draws(self.seed, "fixed", purpose, client)
 
+    def network_seed(self, round: int, phase: str, client: int) -> int:
+        """What torch's own generator is seeded with where a network draws for itself (dropout)."""
+        return int(Draws(self.seed, "network", round, phase, client).integers(2**62, 1))
+
     def steps(self, count: int, epochs: int) -> int:
         """Optimiser steps of `epochs` passes over `count` rows."""
         if count == 0 or epochs == 0:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -266,3 +268,34 @@ def test_as_many_workers_as_cores_unless_told_otherwise() -> None:
     before = children()
     with workers(small_job("fedavg"), 0):
         assert len(children() - before) == len(os.sched_getaffinity(0))
+
+
+def test_a_slow_client_does_not_pile_the_others_up_in_memory(tmp_path: Path) -> None:
+    """Whoever waits for the first client's turn: the executor asks for no more than it may keep."""
+
+    @dataclass(frozen=True)
+    class Slow(FedAvg):
+        def begin(self, ctx: Context) -> Tree:
+            while ctx.client == 0 and not (tmp_path / "go").exists():
+                time.sleep(0.01)
+            return super().begin(ctx)
+
+    job = job_of(Slow(), digits_federation(200, (4,) * 200), training={"epochs": 1, "batch": 4})
+    asked = []
+
+    def everybody() -> Iterator[Member]:
+        for client in range(200):
+            asked.append(client)
+            yield Member(client)
+
+    clock = Clock(0, 1, 1)
+    (phase,) = job.method.phases(clock)
+    executor = Workers(job, 2)
+    threading.Timer(1.5, (tmp_path / "go").touch).start()
+    try:
+        outcomes = executor.run(phase, clock, {"model": job.net.model()}, everybody())
+        next(outcomes)
+        assert len(asked) <= 2 * (8 + 2) + 2
+        assert len(list(outcomes)) == 199
+    finally:
+        executor.close()

@@ -16,7 +16,7 @@ from fewfed.cli import options as opt
 from fewfed.cli.run import lines_of
 from fewfed.cli.show import cell_reporter, out, progress, say
 from fewfed.errors import ConfigError, RunError, did_you_mean
-from fewfed.executors import runs_at_once
+from fewfed.executors import packing_for
 from fewfed.experiment import Resolved, accepts, known_fields, resolve
 from fewfed.folder import CONFIG, RunFolder
 from fewfed.report.curves import plot_curves, require_matplotlib
@@ -30,7 +30,7 @@ _PARTS = ("experiment", "training", "data_options")
 def compare(
     methods: Annotated[list[str] | None, typer.Argument(help="Methods to compare.")] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Seeds for each method, from --seed on.")] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Runs at once; 0 = one a core, two on a GPU.")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Runs at once; 0 = what the machine has room for.")] = 0,
     plot: Annotated[bool, typer.Option("--plot", help="Draw accuracy by round into the result folder.")] = False,
     data: opt.Data = None,
     split: opt.Split = None,
@@ -74,7 +74,10 @@ def compare(
     plan = cells[0].resolved.experiment
     with progress() as bar:
         report = cell_reporter(bar, len(cells), plan.rounds)
-        endings = run_cells(cells, jobs or runs_at_once(), report)
+        packing = packing_for(jobs)
+        endings = run_cells(cells, packing, report)
+    if packing.why:
+        say(packing.why)
     results = [(update.cell.resolved.spec, update.result) for update in endings if update.result is not None]
     failed = [update for update in endings if update.error]
     if results:

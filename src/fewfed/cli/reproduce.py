@@ -16,7 +16,7 @@ from fewfed.cells import Cell, run_cells
 from fewfed.cli import options as opt
 from fewfed.cli.show import cell_reporter, out, progress, say, warn
 from fewfed.errors import ConfigError, DataError, RunError
-from fewfed.executors import runs_at_once
+from fewfed.executors import packing_for
 from fewfed.reproduction.choice import chosen_runs
 from fewfed.reproduction.comparison import as_json as row_as_json
 from fewfed.reproduction.comparison import compared, curve_checks, rich_table, to_csv
@@ -41,7 +41,7 @@ def reproduce(
         str, typer.Option("--cells", help='Only these, as in "data=har,method=fedavg,flea,seed=0..2".')
     ] = "",
     show: Annotated[bool, typer.Option("--list", help="Show the cells and run nothing.")] = False,
-    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Runs at once; 0 = one a core, two on a GPU.")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Runs at once; 0 = what the machine has room for.")] = 0,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Other than the paper's, for a trial.")] = None,
     folder: opt.Out = None,
     source: Annotated[Path | None, typer.Option("--from", help="The folder 'reproduce' of a clone.")] = None,
@@ -85,7 +85,10 @@ def _run(runs: Sequence[Planned], root: Path, jobs: int) -> tuple[list[tuple[Pla
     with progress() as bar:
         longest = max(cell.resolved.experiment.rounds for cell in cells)
         report = cell_reporter(bar, len(cells), longest)
-        endings = run_cells(cells, jobs or runs_at_once(), report)
+        packing = packing_for(jobs)
+        endings = run_cells(cells, packing, report)
+    if packing.why:
+        say(packing.why)
     results = {update.cell.name: update.result for update in endings if update.result is not None}
     finished = [(run, results[name]) for name, run in by_name.items() if name in results]
     return finished, {update.cell.name: update.error for update in endings if update.error}

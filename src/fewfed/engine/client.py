@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -25,11 +27,23 @@ EVALUATION_VALUES = EVALUATION_ROWS * 3 * 64 * 64
 def run_member(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Outcome:
     """A member's outcome; what goes wrong inside becomes a `Failed` that says where."""
     try:
-        return _turn(job, context_of(job, phase, clock, shared, member))
+        with network_draws(job, clock, phase, member.client):
+            return _turn(job, context_of(job, phase, clock, shared, member))
     except FewfedError as error:
         return Failed(member.client, phase.name, str(error))
     except Exception as error:
         return Failed(member.client, phase.name, f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def network_draws(job: Job, clock: Clock, phase: Phase, client: int) -> Iterator[None]:
+    """What a network draws for itself comes from the plan too, and leaves torch's own generator as it was."""
+    if not (phase.epochs and job.net.draws):
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(job.plan.network_seed(clock.round, phase.name, client))
+        yield
 
 
 def evaluate(job: Job, model: Tree, first: int = 0, last: int | None = None) -> Score:

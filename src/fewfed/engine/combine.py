@@ -121,7 +121,7 @@ def _accumulate(total: Tensor, leaf: Tensor, factor: float, how: Combine) -> Ten
 
 def _add_wide(total: Tensor, leaf: Tensor, factor: float) -> Tensor:
     """total += factor · leaf in the total's precision; in pieces that stay in the cache, where the leaf is large."""
-    if leaf.device.type != "cpu" or leaf.numel() <= _PIECE:
+    if leaf.device.type != "cpu" or leaf.numel() <= _PIECE or not total.is_contiguous():
         return total.add_(leaf.to(total.dtype), alpha=factor)
     pieces = zip(torch.split(total.view(-1), _PIECE), torch.split(leaf.reshape(-1), _PIECE), strict=True)
     for into, piece in pieces:

@@ -29,6 +29,9 @@ from fewfed.tree import Tree
 _SLOTS = ("0", "1")
 """Turns in flight per worker: one runs while the next already waits, so a worker never idles for the main process."""
 
+_AHEAD = 8
+"""Finished turns, for each worker, that may wait in memory for an earlier one; behind a slow client others pause."""
+
 _ATTEMPTS = 2
 """How often a client may take its worker down before it is left out, a bundle before its clients run one by one."""
 
@@ -135,6 +138,8 @@ class Workers:
         self, phase: Phase, order: dict[str, Any], members: Iterator[Member]
     ) -> tuple[int, Iterator[Member]]:
         """How many clients of a phase a worker runs at once, and the members, of whom some may have been looked at."""
+        if self._job.net.draws and not self._stack:
+            return 1, members  # A stack would draw other numbers than its clients do one by one.
         if not phase.epochs or self._stack:
             return (self._stack if phase.epochs else 1), members
         if phase.name not in self._choices:
@@ -194,7 +199,9 @@ class Workers:
         wanted = 0
         exhausted = False
         while True:
-            while (worker := self._least_busy()) is not None:
+            room = _AHEAD * len(self._workers)
+            # A turn that is run again may be the one the others wait for.
+            while (again or len(early) < room) and (worker := self._least_busy()) is not None:
                 turn = again.popleft() if again else None
                 if turn is None and not exhausted:
                     turn = next(turns, None)

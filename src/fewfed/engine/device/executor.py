@@ -193,6 +193,7 @@ class Device:
         if not prospects:
             return ended
         static = self._placed(phase, shared)
+        self._seed(phase, clock, prospects[0])
         groups: dict[int, list[Prospect]] = {}
         for prospect in sorted(prospects, key=lambda prospect: -prospect.steps):
             groups.setdefault(prospect.batch, []).append(prospect)
@@ -202,6 +203,12 @@ class Device:
         for lane in self._all_lanes():
             lane.join()
         return ended
+
+    def _seed(self, phase: Phase, clock: Clock, first: Prospect) -> None:
+        """Where the network draws for itself, a phase draws the same each time here, though not what the CPU does."""
+        if self._job.net.draws:
+            seed = self._job.plan.network_seed(clock.round, phase.name, first.ctx.client)
+            (torch.cuda if self._device.type == "cuda" else torch.random).manual_seed(seed)
 
     def _all_lanes(self) -> Iterator[Lane]:
         for lanes in self._lanes.values():

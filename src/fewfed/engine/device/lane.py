@@ -237,7 +237,7 @@ class Lane:
     def _pure(self, inputs: Tree) -> Tree:
         gradient = self._gradients.by_transform
         if self.width > 1:
-            gradient = torch.func.vmap(gradient, in_dims=(0, 0, None, 0))
+            gradient = torch.func.vmap(gradient, in_dims=(0, 0, None, 0), randomness="different")
         found, terms = gradient(inputs["work"], inputs["own"], inputs["shared"], Batch(**inputs["batch"]))
         return {"gradient": found, "terms": terms}
 
