@@ -26,15 +26,22 @@ types: setup
 test: lint types
 	$(BIN)/python -m pytest -n 2
 
+# On a machine that does nothing else: a quarter of an hour for the first two, half an hour for the last, which also makes an
+# environment for each of the other simulators.
 bench: setup
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/scaling.py --json runs/scaling.json --plot runs/scaling.png
+	$(BIN)/python benchmarks/peers/run.py --out runs/peers.json
 
-# Needs only a Python with torch (2.9 or later, CUDA) and numpy: the GPU machine may lack everything else.
+# Needs only a Python with torch (2.9 or later, CUDA), numpy and safetensors: the GPU machine may lack everything else. The last
+# line needs CIFAR-10 in a folder of FEWFED_DATA.
 bench-gpu:
 	$(PYTHON) benchmarks/steps.py --networks lenet5 --plans graphs stacked --clients 128 --width 64
 	$(PYTHON) benchmarks/steps.py --networks harnet audionet --plans graphs stacked --clients 32
 	$(PYTHON) benchmarks/steps.py --networks mobilenetv2 resnet18 --plans graphs --precisions float32 bf16 --clients 24
 	$(PYTHON) benchmarks/agreement.py
+	$(PYTHON) benchmarks/curves.py --data cifar10 --split qua:3 --clients 500 --rounds 100 --methods fedavg flea \
+	  --precisions bf16 --augment static
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -2,6 +2,7 @@
 
 python benchmarks/memory.py moon 1000 mobilenetv2      # 1 000 clients of MOON with MobileNetV2
 python benchmarks/memory.py flair 100 resnet18         # 100 clients of FLAIR with ResNet-18
+python benchmarks/memory.py flea 1000 mobilenetv2 100  # FLea, 100 of 1 000 clients a round
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Committing:
 
 def main() -> None:
     method, clients, network = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    cohort = int(sys.argv[4]) if len(sys.argv) > 4 else clients
     chosen = choose(method)
 
     def client(k: int) -> Examples:
@@ -57,12 +59,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         executor = Workers(job)
         try:
-            run_rounds(job, executor, [Committing()], rounds=2, cohort=clients, store=ClientStore(Path(folder)))
+            run_rounds(job, executor, [Committing()], rounds=2, cohort=cohort, store=ClientStore(Path(folder)))
         finally:
             executor.close()
     usage = [resource.getrusage(who).ru_maxrss / 2**20 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(
-        f"{method}, {clients} clients, {network}: peak {usage[0]:.2f} GiB in the main process, "
+        f"{method}, {cohort} of {clients} clients, {network}: peak {usage[0]:.2f} GiB in the main process, "
         f"at most {usage[1]:.2f} GiB in a worker, {time.perf_counter() - began:.0f} s"
     )
 

@@ -101,8 +101,8 @@ def _measure(
             try:
                 own = command(simulators[entry.name], pythons[entry.name])
             except NotMeasured as reason:
-                entry.not_measured = f"repeat {repeat + 1}: {reason}"
-                print(f"{setting.name}, {entry.name}: not measured: {entry.not_measured}", flush=True)
+                entry.failures.append(f"repeat {repeat + 1}: {reason}")
+                print(f"{setting.name}, {entry.name}: failed in {entry.failures[-1]}", flush=True)
                 before = bare()  # The last one is too long ago now.
                 continue
             after = bare()
@@ -146,15 +146,15 @@ def _write(out: Path, results: Results, versions: Mapping[str, Mapping[str, str]
 
 def _told(entry: Entry) -> dict[str, Any]:
     told: dict[str, Any] = {"title": entry.title, "version": entry.version}
-    if entry.not_measured:
-        told["not_measured"] = entry.not_measured
-    elif entry.pairs:
+    if not entry.measured:
+        told["not_measured"] = entry.reason
+    else:
         told |= {
             "rounds_ratio": asdict(entry.rounds_ratio),
             "whole_ratio": asdict(entry.whole_ratio),
             "peak_mb": entry.peak_mb,
         }
-    return told | {"pairs": [asdict(pair) for pair in entry.pairs]}
+    return told | {"failures": entry.failures, "pairs": [asdict(pair) for pair in entry.pairs]}
 
 
 def _hardware() -> dict[str, Any]:

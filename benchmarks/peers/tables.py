@@ -44,17 +44,24 @@ class Pair:
 
 @dataclass
 class Entry:
-    """One simulator in one setting. A reason and pairs together mean that it failed after these."""
+    """One simulator in one setting."""
 
     name: str
     title: str
     version: str = ""
     pairs: list[Pair] = field(default_factory=list)
     not_measured: str = ""
+    """Why it cannot be run at all."""
+    failures: list[str] = field(default_factory=list)
+    """Repeats that ended without a result, and why."""
 
     @property
     def measured(self) -> bool:
-        return bool(self.pairs) and not self.not_measured
+        return bool(self.pairs)
+
+    @property
+    def reason(self) -> str:
+        return self.not_measured or "; ".join(self.failures) or "no repeat was run"
 
     @property
     def rounds_ratio(self) -> Spread:
@@ -105,7 +112,8 @@ def markdown(title: str, entries: Sequence[Entry]) -> str:
         )
     for entry in entries:
         if not entry.measured:
-            lines.append(f"| {_label(entry)} | | not measured: {entry.not_measured or 'no repeat was run'} | | |")
+            lines.append(f"| {_label(entry)} | | not measured: {entry.reason} | | |")
+    lines += [f"\n{_label(entry)} failed in {'; '.join(entry.failures)}" for entry in measured if entry.failures]
     if bare:
         steady = unrest(bare)
         lines += ["", f"The bare loop's {len(bare)} runs took {steady.low:.2f} to {steady.high:.2f} of their median."]
