@@ -101,6 +101,7 @@ def test_noise_made_by_threads_changes_nothing(plan: str, monkeypatch: pytest.Mo
         asked.append(len(self._ahead))
 
     monkeypatch.setattr(prepare, "_MANY_NORMALS", 1)
+    monkeypatch.setattr(prepare, "_threads", lambda device: 2)
     monkeypatch.setattr(Preparation, "expect", watched)
     job = job_of("fedfa", digits_federation(10, (20,) * 10), training={"epochs": 1, "batch": 8, "optimizer": "sgd"})
     executor = Device(job, DeviceOptions(device="cpu", plan=plan, width=4))  # type: ignore[arg-type]

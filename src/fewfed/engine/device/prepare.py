@@ -51,6 +51,7 @@ class Preparation:
         self._device = device
         self._drawing = Drawing(job.method, pinned=device.type == "cuda")
         self._ahead: dict[int, tuple[Draws, Future[None]]] = {}
+        self._threads = _threads(device)
         self._pool: ThreadPoolExecutor | None = None
 
     def prospects(
@@ -76,14 +77,14 @@ class Preparation:
     def expect(self, prospects: Iterable[Prospect]) -> None:
         """Begin with the noise of turns that will be asked for soon."""
         waiting = 0
-        for prospect in prospects:
+        for prospect in prospects if self._threads else ():
             count = self._drawing.normals(prospect.ctx, prospect.batch)
             waiting += count
             if count < _MANY_NORMALS or waiting > _NORMALS_AHEAD:
                 return
             if prospect.index not in self._ahead:
                 if self._pool is None:
-                    self._pool = ThreadPoolExecutor(max(1, min(6, (os.cpu_count() or 1) - 1)))
+                    self._pool = ThreadPoolExecutor(self._threads)
                 draws = _draws(prospect)
                 self._ahead[prospect.index] = (draws, self._pool.submit(draws.make_normals, count))
 
@@ -109,6 +110,11 @@ class Preparation:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+
+
+def _threads(device: torch.device) -> int:
+    """Threads for noise: none where the device is the CPU itself and every core has its own process."""
+    return max(1, min(6, (os.cpu_count() or 1) - 1)) if device.type == "cuda" else 0
 
 
 def _draws(prospect: Prospect) -> Draws:
