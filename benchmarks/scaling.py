@@ -329,6 +329,9 @@ def main() -> None:
                 )
     print(table(records))
     print("\n".join([*verdicts(records), disturbance(records)]))
+    for path in (options.json, options.plot):
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
     if options.json:
         facts = {
             "command": shlex.join(["python", "benchmarks/scaling.py", *sys.argv[1:]]),
