@@ -16,6 +16,7 @@ from fewfed.phase import Combine, Phase
 from fewfed.tree import Tree
 
 _PIECE = 1 << 17
+"""Numbers added at once: a megabyte in double precision."""
 
 
 class Combiner:

@@ -236,6 +236,8 @@ class Device:
         try:
             with torch.no_grad():
                 return self._job.method.end(work, turn.ctx)
+        except torch.cuda.OutOfMemoryError:
+            raise  # The device is to blame, not the client.
         except Exception as error:
             return error
 
