@@ -2,10 +2,11 @@
 
     python benchmarks/steps.py [--device cuda] [--networks lenet5 harnet ...] [--methods fedavg flea ...] [--json FILE]
 
-Every row is measured in one process, the bare loop right before and after. Batch 32, Adam, 20 steps a client. The bare
-loop is what a tutorial writes: `nn.Module`, `backward()`, `torch.optim.Adam`, one client after another. The floor is
-the larger of bytes moved (parameters, gradients, moments, read and written once a step) over the copy bandwidth and of
-multiply-adds over the matrix rate, both measured in the same run.
+Every row is measured in one process, the bare loop right before and after. Batch 32, Adam (SCAFFOLD: SGD), 20 steps a
+client. The bare loop is what a tutorial writes (`benchmarks/eager.py`), of the same method and, in brackets, of FedAvg.
+Plan `eager` is fewfed's own training loop on the device. The floor is the larger of bytes moved (parameters, gradients,
+moments, read and written once a step) over the copy bandwidth and of multiply-adds over the matrix rate, both measured
+in the same run.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from eager import METHODS, step_seconds
 
 from fewfed import networks
 from fewfed.data.examples import Dataset, Examples
@@ -50,35 +53,17 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def bare(name: str, device: str, clients: int) -> float:
-    """Seconds a step of the bare loop."""
+def bare(name: str, method: str, device: str, clients: int) -> float:
+    """Seconds a step of the bare loop, in the arithmetic PyTorch has by default."""
     shape, classes = SHAPES[name]
     net = networks.build(name, shape, classes, 0)
-    model = torch.nn.Sequential(*(net.module(stage) for stage in net.stages))
-    for part in model.modules():
-        if isinstance(part, torch.nn.BatchNorm2d):
-            part.num_batches_tracked = torch.zeros((), dtype=torch.long)  # As PyTorch makes it.
-    model.to(device).train()
-    start = {key: value.clone() for key, value in model.state_dict().items()}
-    x, y = torch.randn(ROWS, *shape, device=device), torch.randint(classes, (ROWS,), device=device)
-
-    def turn() -> int:
-        model.load_state_dict(start)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-        steps = EPOCHS * ROWS // BATCH
-        for step in range(steps):
-            rows = torch.randperm(ROWS)[:BATCH].to(device) if step % 4 == 0 else torch.arange(BATCH, device=device)
-            optimizer.zero_grad()
-            cross_entropy(model(x[rows]), y[rows]).backward()
-            optimizer.step()
-        return steps
-
-    turn()
-    wait(device)
-    began = time.perf_counter()
-    steps = sum(turn() for _ in range(clients))
-    wait(device)
-    return (time.perf_counter() - began) / steps
+    # As PyTorch sets them; the executor has its own.
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
+    torch.backends.cudnn.benchmark = False
+    return step_seconds(
+        method, [net.module(stage) for stage in net.stages], shape, classes, net.position(net.cut), device,
+        clients=clients, rows=ROWS, batch=BATCH, epochs=EPOCHS,
+    )  # fmt: skip
 
 
 def planned(name: str, method: str, options: DeviceOptions, clients: int) -> tuple[float, list[str]]:
@@ -169,16 +154,17 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--compiled", action="store_true", help="fuse steps with torch's compiler before capturing")
+    parser.add_argument("--compiled", choices=["auto", "none", "parts", "steps"], default="none")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     bandwidth, rate = ceilings(options.device)
-    results = []
+    results: list[dict[str, object]] = []
     for name in options.networks:
-        before = bare(name, options.device, 3)
+        plain = bare(name, "fedavg", options.device, 3)
         least = floor(name, bandwidth, rate)
         for method in options.methods:
+            own = bare(name, method, options.device, 3) if method in METHODS else plain
             for precision in options.precisions:
                 for plan in options.plans:
                     setting = DeviceOptions(
@@ -194,22 +180,27 @@ def main() -> None:
                         continue
                     row = {
                         "network": name, "method": method, "plan": plan, "precision": precision,
-                        "compiled": options.compiled, "bare_ms": 1e3 * before, "ms": 1e3 * seconds,
-                        "times_faster": before / seconds, "floor_ms": 1e3 * least, "events": events,
+                        "compiled": options.compiled, "bare_fedavg_ms": 1e3 * plain, "bare_ms": 1e3 * own,
+                        "ms": 1e3 * seconds, "times_faster_than_fedavg": plain / seconds,
+                        "times_faster": own / seconds, "floor_ms": 1e3 * least, "events": events,
                     }  # fmt: skip
                     results.append(row)
                     print(
-                        f"{name:12} {method:10} {plan:8} {precision:8}{' compiled' * options.compiled} "
-                        f"bare {1e3 * before:7.3f} ms  "
-                        f"fewfed {1e3 * seconds:7.4f} ms  {before / seconds:6.1f} x  floor {1e3 * least:.4f} ms  "
+                        f"{name:12} {method:10} {plan:8} {precision:8} {options.compiled:6} "
+                        f"bare {1e3 * own:7.3f} ms (fedavg {1e3 * plain:7.3f})  fewfed {1e3 * seconds:7.4f} ms  "
+                        f"{own / seconds:6.1f} x ({plain / seconds:6.1f} x)  floor {1e3 * least:.4f} ms  "
                         f"{'; '.join(events)[:160]}",
                         flush=True,
                     )
-        after = bare(name, options.device, 3)
-        print(f"{name:12} bare loop before {1e3 * before:.3f} ms, after {1e3 * after:.3f} ms a step", flush=True)
-    if options.json:
-        machine = torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU"
-        options.json.write_text(json.dumps({"device": machine, "torch": torch.__version__, "rows": results}, indent=1))
+                    if options.json:
+                        save(options.json, options.device, results)
+        after = bare(name, "fedavg", options.device, 3)
+        print(f"{name:12} bare loop before {1e3 * plain:.3f} ms, after {1e3 * after:.3f} ms a step", flush=True)
+
+
+def save(path: Path, device: str, rows: list[dict[str, object]]) -> None:
+    machine = torch.cuda.get_device_name() if device.startswith("cuda") else "CPU"
+    path.write_text(json.dumps({"device": machine, "torch": torch.__version__, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

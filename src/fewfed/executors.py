@@ -39,7 +39,7 @@ def executor_for(experiment: Experiment, job: Job, cohort: int, alone: bool, pas
                 precision=experiment.precision,
                 streams=experiment.streams,
                 width=experiment.stack,
-                compiled=experiment.compile_steps,
+                compiled=experiment.compiled,
             ),
         )
     if name == "workers":
@@ -69,8 +69,8 @@ def refuse_unused(experiment: Experiment) -> None:
         raise ConfigError(f"cpu_stack = {experiment.cpu_stack} needs executor 'workers', not '{experiment.executor}'")
     if experiment.precision != "float32" and experiment.executor in ("sequential", "workers"):
         raise ConfigError(f"precision = {experiment.precision} needs executor 'cuda', not '{experiment.executor}'")
-    if experiment.compile_steps and experiment.executor in ("sequential", "workers"):
-        raise ConfigError(f"compile_steps needs executor 'cuda', not '{experiment.executor}'")
+    if experiment.compiled in ("parts", "steps") and experiment.executor in ("sequential", "workers"):
+        raise ConfigError(f"compiled '{experiment.compiled}' needs executor 'cuda', not '{experiment.executor}'")
     if experiment.executor == "cuda" and not torch.cuda.is_available():
         raise ConfigError("executor 'cuda' found no CUDA device: use --executor workers")
 

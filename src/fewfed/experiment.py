@@ -43,7 +43,10 @@ class Experiment:
         "auto", "cuda: how steps are run; auto = by timing"
     )
     streams: int = setting(8, "cuda: clients at once in the graphs plan", ge=1)
-    compile_steps: bool = setting(False, "cuda: fuse steps with torch's compiler first; takes tens of seconds a shape")
+    compiled: Literal["auto", "none", "parts", "steps"] = setting(
+        "auto",
+        "cuda: torch's compiler fuses nothing, formulas of small operations (auto: in long runs), or whole steps",
+    )
     stack: int = setting(64, "cuda: clients side by side in the stacked plan", ge=2)
     evaluate_every: int = setting(1, "rounds between evaluations; the last round always is", ge=1)
     evaluate_clients: int = setting(20, "clients whose own models are scored where each has one; 0 = all", ge=0)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from fewfed.fusion import fusable
+
 FLOOR = 1e-7
 """Squared distances below this count as zero: rounding, not distance."""
 
@@ -20,12 +22,14 @@ def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     return -(target * log_softmax(logits, -1)).sum(-1).mean()
 
 
+@fusable
 def kl_divergence(p: Tensor, q: Tensor, temperature: float = 1.0) -> Tensor:
     """KL(softmax(p/τ) ‖ softmax(q/τ)) · τ², mean over rows; both arguments are logits."""
     log_p, log_q = log_softmax(p / temperature, -1), log_softmax(q / temperature, -1)
     return (log_p.exp() * (log_p - log_q)).sum(-1).mean() * temperature**2
 
 
+@fusable
 def mix(weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """weight · first + (1 − weight) · second, one weight a row."""
     weight = weight.reshape(weight.shape + (1,) * (first.dim() - weight.dim()))
@@ -88,6 +92,7 @@ def trace_correlation(x: Tensor, f: Tensor, form: str = "trace", centre: bool = 
     return torch.where(known, (gram_x * gram_f).sum() / torch.where(known, scale, torch.ones_like(scale)), 0.0)
 
 
+@fusable
 def dependence(x: Tensor, f: Tensor, form: str = "dcor", power: int = 1) -> Tensor:
     """How much features tell of their inputs within a batch: `dcor` (power 1 or 2), `trace` or `rv`.
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fewfed.errors import ConfigError
+from fewfed.fusion import fusable
 from fewfed.network import Network
 
 EPS = 1e-6
@@ -93,6 +94,7 @@ def noise_scale(moments: Tensor, gamma: Tensor, *, unbiased: bool = False) -> Te
     return ((gamma + 1) * (moments.var(-2, correction=1 if several else 0) + EPS)).sqrt()
 
 
+@fusable
 def feature_augmentation(
     x: Tensor,
     noise: Tensor,
@@ -133,6 +135,7 @@ def feature_augmentation(
     return noisy.to(x.dtype), mean, deviation
 
 
+@fusable
 def moving_average(old: Tensor, new: Tensor, rate: float, active: Tensor) -> Tensor:
     """rate · old + (1 − rate) · new where `active` (Eq. 4), else old untouched."""
     return torch.lerp(old, new.to(old.dtype), (1 - rate) * active)

@@ -91,11 +91,15 @@ def to(a: Mapping[str, Any], device: torch.device | str) -> Tree:
 
 def dot(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tensor:
     """Sum over all leaves of the elementwise product."""
+    if _launches(a) and _launches(b):
+        return torch.dot(_flat(a), _flat(b))
     return torch.stack([value for _, value in leaves(map(lambda x, y: (x * y).sum(), a, b))]).sum()
 
 
 def sq_distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tensor:
     """‖a − b‖² over all leaves."""
+    if _launches(a) and _launches(b):
+        return _flat(sub(a, b)).square().sum()
     return torch.stack([value for _, value in leaves(map(lambda x, y: (x - y).square().sum(), a, b))]).sum()
 
 
@@ -108,9 +112,23 @@ def stack(trees: list[Tree]) -> Tree:
     return map(lambda *values: torch.stack(values), trees[0], *trees[1:])
 
 
+def unstack(tree: Mapping[str, Any], count: int) -> list[Tree]:
+    """The first `count` trees of a stack, as views."""
+    trees: list[Tree] = [{} for _ in range(count)]
+    for name, value in tree.items():
+        parts = value.unbind(0) if isinstance(value, Tensor) else unstack(value, count)
+        for position, one in enumerate(trees):
+            one[name] = parts[position]
+    return trees
+
+
 def nbytes(tree: Mapping[str, Any]) -> int:
     """Bytes of all leaves as they would travel."""
     return sum(value.numel() * value.element_size() for _, value in leaves(tree))
+
+
+def _flat(a: Mapping[str, Any]) -> Tensor:
+    return torch.cat([leaf.reshape(-1) for _, leaf in leaves(a)])
 
 
 def _launches(a: Mapping[str, Any]) -> bool:

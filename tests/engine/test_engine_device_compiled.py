@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, partialmethod
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from fewfed import tree
 from fewfed.engine.device import executor as module
 from fewfed.engine.device.compiled import Compiler
 from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.fusion import Fusion, fusable
 from fewfed.method import Batch, Context
 from fewfed.methods.fedavg import FedAvg
+from fewfed.methods.fedfa import FedFA
 from fewfed.methods.registry import choose
 from fewfed.tree import Tree
 from support import digits_federation, job_of, run
@@ -23,6 +26,7 @@ from support import digits_federation, job_of, run
 @pytest.fixture(autouse=True)
 def _recorded_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Compiler", partial(Compiler, backend="aot_eager"))
+    monkeypatch.setattr(module, "Fusion", partial(Fusion, backend="aot_eager"))
 
 
 @dataclass(frozen=True)
@@ -34,25 +38,85 @@ class Warming(FedAvg):
         return {name: value * (1 + ctx.clock.round) for name, value in terms.items()}
 
 
-def gap(method: object, plan: str, rounds: int = 2) -> float:
+@dataclass(frozen=True)
+class Smooth(FedAvg):
+    """Punishes the slope of its loss along the input."""
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        x = batch.x.clone().requires_grad_()
+        task = ctx.task.loss(ctx.net.apply(work, x), batch.y)
+        (slope,) = torch.autograd.grad(task, x, create_graph=True)
+        return {"task": task, "slope": slope.square().sum()}
+
+
+def gap(method: object, plan: str, rounds: int = 2, compiled: str = "steps") -> tuple[float, list[str]]:
     training = {"optimizer": "sgd", "lr": 0.02, "epochs": 1, "batch": 8}
     job = job_of(method, digits_federation(8, (12, 20, 12, 9, 12, 12, 12, 12)), training=training)  # type: ignore[arg-type]
     expected = run(job, rounds=rounds, cohort=6).server
-    executor = Device(job, DeviceOptions(device="cpu", plan=plan, width=4, compiled=True))  # type: ignore[arg-type]
-    found = run(job, rounds=rounds, cohort=6, executor=executor).server
+    executor = Device(job, DeviceOptions(device="cpu", plan=plan, width=4, compiled=compiled))  # type: ignore[arg-type]
+    recorder = run(job, rounds=rounds, cohort=6, executor=executor)
+    found, events = recorder.server, [event for row in recorder.metrics for event in row["events"]]
     ours, theirs = dict(tree.leaves(found)), dict(tree.leaves(expected))
-    return max(float((ours[path].double() - theirs[path].double()).abs().max()) for path in theirs)
+    return max(float((ours[path].double() - theirs[path].double()).abs().max()) for path in theirs), events
 
 
 @pytest.mark.parametrize("plan", ["graphs", "stacked"])
 @pytest.mark.parametrize("name", ["fedavg", "flea", "fedfa", "scaffold", "fedsam"])
 def test_a_compiled_step_agrees_with_the_reference(name: str, plan: str) -> None:
-    assert gap(choose(name).method, plan) < 2e-5
+    assert gap(choose(name).method, plan)[0] < 2e-5
 
 
 @pytest.mark.parametrize("plan", ["graphs", "stacked"])
 def test_a_step_that_reads_the_clock_is_not_run_with_an_old_rounds_numbers(plan: str) -> None:
-    assert gap(Warming(), plan, rounds=3) < 2e-5
+    assert gap(Warming(), plan, rounds=3)[0] < 2e-5
+
+
+@pytest.mark.parametrize("name", ["fedavg", "flea", "fedfa"])
+def test_fused_parts_agree_with_the_reference(name: str) -> None:
+    distance, events = gap(choose(name).method, "graphs", compiled="parts")
+    assert distance < 2e-5
+    assert events == []
+
+
+def test_a_loss_that_differentiates_inside_itself_runs_without_fused_parts() -> None:
+    distance, events = gap(FedFA(inner=Smooth()), "graphs", compiled="parts")
+    assert distance < 2e-5
+    assert len(events) == 1
+    assert events[0].startswith("phase 'train' runs without fused parts: ")
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, 1), (1e9, 0)], ids=["long", "short"])
+def test_a_long_run_tries_whether_fused_parts_are_faster(
+    seconds: float, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_WORTH_FUSING", seconds)
+    # Side by side would win on a CPU, and has no fused parts.
+    monkeypatch.setattr(Device, "_timed", partialmethod(_graphs_first, Device._timed))
+    distance, events = gap(choose("fedfa").method, "auto", compiled="auto")
+    assert distance < 2e-5
+    assert len([event for event in events if "fused: " in event]) == told
+
+
+def _graphs_first(device: Device, timed: Any, plan: str, *rest: Any) -> float:
+    seconds: float = timed(device, plan, *rest)
+    return seconds if plan == "graphs" else 1e6
+
+
+def test_marked_functions_are_plain_unless_somebody_asks() -> None:
+    calls = []
+
+    @fusable
+    def twice(x: Tensor) -> Tensor:
+        calls.append(1)
+        return 2 * x
+
+    noting = Fusion(on=False)
+    assert torch.equal(twice(torch.ones(2)), torch.full((2,), 2.0))
+    assert not noting.met
+    with noting.asked():
+        twice(torch.ones(2))
+    assert noting.met
+    assert len(calls) == 2
 
 
 def test_a_function_is_compiled_once_and_changes_its_argument() -> None:

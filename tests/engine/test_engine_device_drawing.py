@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import pytest
@@ -109,3 +110,30 @@ def test_noise_made_by_threads_changes_nothing(plan: str, monkeypatch: pytest.Mo
     assert max(asked) > 1
     ours, theirs = dict(tree.leaves(found.server)), dict(tree.leaves(expected.server))
     assert max(float((ours[path] - theirs[path]).abs().max()) for path in theirs) < 2e-5
+
+
+@dataclass(frozen=True)
+class NoisyByClient(FedAvg):
+    """Noise whose size is a client's own."""
+
+    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
+        return {"noise": draws.normal(size) * (1 + ctx.client)}
+
+
+@pytest.mark.parametrize(
+    ("method", "apart"), [(Noisy(), False), (NoisyByClient(), True), (Peeking(), False)], ids=["noise", "own", "peek"]
+)
+def test_turns_drawn_together_are_what_each_draws_alone(method: FedAvg, apart: bool) -> None:
+    drawing = Drawing(method, pinned=False)
+    contexts = [dataclasses.replace(context(method, client)[1], steps=3 + client) for client in range(3)]
+    for _ in range(2):  # The first time shows what a step draws.
+        fresh = [ctx.plan.draws(0, ctx.phase.name, ctx.client) for ctx in contexts]
+        found = drawing.turns(fresh, contexts, ROWS)
+    assert bool(drawing._apart) == apart
+    for ctx, packed in zip(contexts, found, strict=True):
+        alone = ctx.plan.draws(0, ctx.phase.name, ctx.client)
+        for step in range(ctx.steps):
+            expected = dict(tree.leaves(method.draw(alone, ctx, ROWS)))
+            ours = dict(tree.leaves(packed.layout.unpack({kind: m[step] for kind, m in packed.matrices.items()})))
+            assert ours.keys() == expected.keys()
+            assert all(torch.equal(ours[path], expected[path]) for path in ours)

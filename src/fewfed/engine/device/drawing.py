@@ -1,13 +1,15 @@
-"""The draws of all steps of a turn. A method says what one step draws; where that is plain noise, one call serves all.
+"""The draws of all steps of some turns. A method says what one step draws; of plain noise, one call serves all.
 
 Drawing step by step costs the host more than the device needs for the steps. A method whose steps draw nothing but
 uniform and normal numbers gets those of all steps in two calls, and what it makes of them is computed for all steps at
-once; the numbers are the same, since chunks of a stream join to the stream.
+once, and for all turns of a stack if it does not look at the client; the numbers are the same, since chunks of a
+stream join to the stream.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +17,8 @@ import torch
 from torch import Tensor
 
 from fewfed.engine.device.packed import Packed
+from fewfed.engine.device.rows import table_of
+from fewfed.engine.device.watch import CannotCapture, of_anybody
 from fewfed.method import Context, Method
 from fewfed.plan import Draws
 from fewfed.tree import Tree
@@ -94,30 +98,51 @@ class Drawing:
         self._method = method
         self._pinned = pinned
         self._known: dict[tuple[str, int], Amounts] = {}
+        self._apart: set[tuple[str, int]] = set()
 
     def normals(self, ctx: Context, batch: int) -> int:
         """How many normal numbers the turn will draw, as far as is known."""
         known = self._known.get((ctx.phase.name, batch))
         return known.normal * ctx.steps if known else 0
 
+    def turns(self, draws: Sequence[Draws], contexts: Sequence[Context], batch: int) -> list[Packed]:
+        """What `batch` rows draw in each step of each of the contexts, all of one phase. `draws` must be fresh."""
+        first = contexts[0]
+        kind = (first.phase.name, batch)
+        known = self._known.get(kind)
+        if known is not None and _noise_only(known) and len(contexts) > 1 and kind not in self._apart:
+            steps = [ctx.steps for ctx in contexts]
+            anybody = of_anybody(first, *table_of(first.data))
+            try:
+                drawn = self._at_once(draws, steps, anybody, batch, known)
+                return Packed.of_stack(drawn, sum(steps), self._pinned).parts(steps)
+            except (CannotCapture, RuntimeError, NotImplementedError, TypeError):
+                # It looks at the client, or at the numbers themselves: the turn alone will show which.
+                self._apart.add(kind)
+                draws = [_fresh(ctx) for ctx in contexts]
+        return [self.turn(each, ctx, batch) for each, ctx in zip(draws, contexts, strict=True)]
+
     def turn(self, draws: Draws, ctx: Context, batch: int) -> Packed:
         """What `batch` rows draw in each of the context's steps. `draws` must be fresh."""
         kind = (ctx.phase.name, batch)
         known = self._known.get(kind)
-        if known is not None and known.plain and known.uniform + known.normal:
+        if known is not None and _noise_only(known):
             try:
-                return Packed.of_stack(self._at_once(draws, ctx, batch, known), ctx.steps, self._pinned)
+                drawn = self._at_once([draws], [ctx.steps], ctx, batch, known)
+                return Packed.of_stack(drawn, ctx.steps, self._pinned)
             except (RuntimeError, NotImplementedError):
                 # It looks at the numbers themselves, say, which cannot be done for all steps at once.
                 self._known[kind] = Amounts(known.uniform, known.normal, plain=False)
-                draws = ctx.plan.draws(ctx.clock.round, ctx.phase.name, ctx.client)
+                draws = _fresh(ctx)
         noting = _Noting(draws)
-        drawn = [self._method.draw(noting, ctx, batch) for _ in range(ctx.steps)]
+        steps = [self._method.draw(noting, ctx, batch) for _ in range(ctx.steps)]
         if known is None:
             self._known[kind] = noting.amounts(ctx.steps)
-        return Packed.of(drawn, self._pinned)
+        return Packed.of(steps, self._pinned)
 
-    def _at_once(self, draws: Draws, ctx: Context, batch: int, amounts: Amounts) -> Tree:
+    def _at_once(
+        self, draws: Sequence[Draws], steps: Sequence[int], ctx: Context, batch: int, amounts: Amounts
+    ) -> Tree:
         def step(uniform: Tensor, normal: Tensor) -> Tree:
             served = _Served(uniform, normal)
             drawn = self._method.draw(served, ctx, batch)
@@ -125,6 +150,19 @@ class Drawing:
                 raise _OtherDraws
             return drawn
 
-        uniform = draws.uniform(ctx.steps, amounts.uniform)
-        stacked: Tree = torch.func.vmap(step)(uniform, draws.normal(ctx.steps, amounts.normal))
+        uniform = [each.uniform(count, amounts.uniform) for each, count in zip(draws, steps, strict=True)]
+        normal = [each.normal(count, amounts.normal) for each, count in zip(draws, steps, strict=True)]
+        stacked: Tree = torch.func.vmap(step)(_joined(uniform), _joined(normal))
         return stacked
+
+
+def _noise_only(amounts: Amounts) -> bool:
+    return amounts.plain and amounts.uniform + amounts.normal > 0
+
+
+def _fresh(ctx: Context) -> Draws:
+    return ctx.plan.draws(ctx.clock.round, ctx.phase.name, ctx.client)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -20,16 +20,21 @@ from fewfed.engine.device.board import Board
 from fewfed.engine.device.compiled import Compiler
 from fewfed.engine.device.lane import Finished, Lane, Precision, Turn
 from fewfed.engine.device.prepare import Preparation, Prospect
+from fewfed.engine.device.reports import Reports
 from fewfed.engine.device.rows import DeviceFederation
 from fewfed.engine.device.watch import CannotCapture
 from fewfed.engine.job import Block, Done, Failed, Job, Member, Outcome
 from fewfed.errors import ConfigError, FewfedError
+from fewfed.fusion import Fusion
 from fewfed.method import Report
 from fewfed.phase import Clock, Phase
 from fewfed.task import Score
 from fewfed.tree import Tree
 
 PlanName = Literal["auto", "graphs", "stacked", "eager"]
+Compiled = Literal["auto", "none", "parts", "steps"]
+_WORTH_FUSING = 120.0
+"""Seconds of training left in a run from which on it is tried whether fused parts are faster: that takes about 20."""
 _EXPECTED = 8
 """Turns whose noise may be begun before they are asked for."""
 _AT_ONCE = 1024
@@ -51,8 +56,9 @@ class DeviceOptions:
     streams: int = 8
     width: int = 32
     """Clients of one stack."""
-    compiled: bool = False
-    """Whether steps are fused by torch's compiler before they are captured."""
+    compiled: Compiled = "auto"
+    """What torch's compiler fuses before steps are captured: nothing, marked functions (`graphs` only), whole steps;
+    `auto` is marked functions in long runs, if timing says so."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +86,10 @@ class Device:
         self._host = job
         self._job = dataclasses.replace(job, federation=DeviceFederation(job.federation, self._device))
         self._precision = _PRECISIONS[self._options.precision]
-        self._compiler = Compiler() if self._options.compiled else None
+        self._compiler = Compiler() if self._options.compiled == "steps" else None
+        self._fusion = Fusion(on=self._options.compiled == "parts")
         self._preparation = Preparation(self._job, self._device)
+        self._reports = Reports(job.method)
         self._lanes: dict[tuple[object, ...], list[Lane]] = {}
         self._shared: dict[str, Board] = {}
         self._exact: set[str] = set()
@@ -220,7 +228,7 @@ class Device:
         ended = []
         for number, start in enumerate(range(0, len(group), width)):
             self._preparation.expect(group[start : start + max(2 * width, _EXPECTED)])
-            block = [self._preparation.turn(prospect) for prospect in group[start : start + width]]
+            block = self._preparation.turns(group[start : start + width])
             uneven = width > 1 and (len(block) < width or block[0].steps != block[-1].steps)
             lane = self._lane(clock, shared, block, width, uneven, number)
             lane.follow()
@@ -228,18 +236,8 @@ class Device:
                 lane.load(block)
                 lane.run(max(turn.steps for turn in block))
                 finished = lane.result(block)
-                ended.append(_Ended(finished, tuple(self._report(*pair) for pair in finished.works())))
+                ended.append(_Ended(finished, self._reports.of(finished)))
         return ended
-
-    def _report(self, turn: Turn, work: Tree) -> Report | Exception:
-        """What the client reports; what goes wrong counts only if its numbers turn out to be numbers."""
-        try:
-            with torch.no_grad():
-                return self._job.method.end(work, turn.ctx)
-        except torch.cuda.OutOfMemoryError:
-            raise  # The device is to blame, not the client.
-        except Exception as error:
-            return error
 
     def _lane(self, clock: Clock, shared: Tree, block: Sequence[Turn], width: int, masked: bool, number: int) -> Lane:
         example = block[0]
@@ -253,6 +251,24 @@ class Device:
         position = number % wanted
         if position < len(lanes):
             return lanes[position]
+        try:
+            lane = self._captured(shared, block, width, capacity, masked)
+        except Exception as error:
+            if not (self._fusion.on and self._fusion.met):
+                raise
+            # A loss that differentiates inside itself, say: torch's compiler knows first derivatives only.
+            self._events.append(f"phase '{example.ctx.phase.name}' runs without fused parts: {_first_line(error)}")
+            self._fusion.on = False
+            lane = self._captured(shared, block, width, capacity, masked)
+        if self._shared[example.ctx.phase.name].padded and not lane.finite():
+            raise _ReadsPadding
+        if lane.seen:
+            self._clocked.add(example.ctx.phase.name)
+        lanes.append(lane)
+        return lane
+
+    def _captured(self, shared: Tree, block: Sequence[Turn], width: int, capacity: int, masked: bool) -> Lane:
+        example = block[0]
         lane = Lane(
             self._job,
             example,
@@ -264,15 +280,11 @@ class Device:
             kind=(example.ctx.phase.name, width, _signature(example), id(shared)),
             # A step that looks at the clock differs from round to round: compiling it each time would not pay.
             compiler=None if example.ctx.phase.name in self._clocked else self._compiler,
+            fusion=self._fusion,
         )
         lane.follow()
         with lane.queue():
             lane.capture(block)
-        if self._shared[example.ctx.phase.name].padded and not lane.finite():
-            raise _ReadsPadding
-        if lane.seen:
-            self._clocked.add(example.ctx.phase.name)
-        lanes.append(lane)
         return lane
 
     def _choose(self, clock: Clock, shared: Tree, group: list[Prospect]) -> PlanName:
@@ -281,15 +293,7 @@ class Device:
         times: dict[PlanName, float] = {}
         for plan in ("graphs", "stacked"):
             try:
-                seconds = []
-                for _ in range(3):  # The first run captures.
-                    began = time.perf_counter()
-                    held = self._run_group(plan, clock, shared, block)
-                    self._wait()
-                    seconds.append(time.perf_counter() - began)
-                    # Only now: memory of a turn must not be used again while a lane may still read it.
-                    del held
-                times[plan] = min(seconds[1:]) / sum(prospect.steps for prospect in block)
+                times[plan] = self._timed(plan, clock, shared, block)
             except (RuntimeError, NotImplementedError) as error:
                 self._events.append(f"plan '{plan}' cannot run this method: {_first_line(error)}")
         if not times:
@@ -298,7 +302,37 @@ class Device:
         self._chosen = best
         shown = ", ".join(f"{plan} {1e3 * seconds:.3f} ms" for plan, seconds in times.items())
         self._events.append(f"plan '{best}' chosen on {len(block)} clients: {shown} a client step")
+        left = times[best] * sum(prospect.steps for prospect in group) * (clock.rounds - clock.round)
+        if best == "graphs" and self._options.compiled == "auto" and self._fusion.met and left > _WORTH_FUSING:
+            self._try_fusing(clock, shared, block, times[best])
         return best
+
+    def _try_fusing(self, clock: Clock, shared: Tree, block: list[Prospect], plain: float) -> None:
+        """Keep fused parts if they are faster; without them, steps are captured anew."""
+        self._lanes.clear()
+        self._fusion.on = True
+        fused = self._timed("graphs", clock, shared, block)
+        if not self._fusion.on:  # It could not be done, and the reason has been said.
+            return
+        self._fusion.on = fused < plain
+        if not self._fusion.on:
+            self._lanes.clear()
+        self._events.append(
+            f"parts {'' if self._fusion.on else 'not '}fused: {1e3 * fused:.3f} ms a client step against "
+            f"{1e3 * plain:.3f} ms"
+        )
+
+    def _timed(self, plan: PlanName, clock: Clock, shared: Tree, block: list[Prospect]) -> float:
+        """Seconds a client step, captured and warm."""
+        seconds = []
+        for _ in range(3):  # The first run captures.
+            began = time.perf_counter()
+            held = self._run_group(plan, clock, shared, block)
+            self._wait()
+            seconds.append(time.perf_counter() - began)
+            # Only now: memory of a turn must not be used again while a lane may still read it.
+            del held
+        return min(seconds[1:]) / sum(prospect.steps for prospect in block)
 
     def _placed(self, phase: Phase, shared: Tree) -> Tree:
         """The broadcast at addresses that stay the same from round to round."""

@@ -21,6 +21,7 @@ from fewfed.engine.device.gradients import Gradients
 from fewfed.engine.device.optimizer import DeviceOptimizer
 from fewfed.engine.device.packed import Packed
 from fewfed.engine.job import Job
+from fewfed.fusion import Fusion
 from fewfed.method import Batch, Context
 from fewfed.training import Training
 from fewfed.tree import Tree
@@ -52,6 +53,8 @@ class Finished:
     turns: tuple[Turn, ...]
     work: Tree
     """Stacked unless the width is 1."""
+    own: Tree
+    """What else is the clients' own (`personal`, `state`, `counts`), stacked; empty if the width is 1."""
     sums: Tensor
     """(turns, terms and the parameters' norm), over the steps; the norm tells whether all parameters are numbers."""
     names: tuple[str, ...]
@@ -62,10 +65,7 @@ class Finished:
         if self.width == 1:
             yield self.turns[0], self.work
             return
-        empty = tuple(tree.hollows(self.work))
-        parts = {path: leaf.unbind(0) for path, leaf in tree.leaves(self.work)}
-        for position, turn in enumerate(self.turns):
-            yield turn, tree.from_leaves({path: rows[position] for path, rows in parts.items()}, empty)
+        yield from zip(self.turns, tree.unstack(self.work, len(self.turns)), strict=True)
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,11 @@ class Lane:
         precision: Precision,
         kind: object = None,
         compiler: Compiler | None = None,
+        fusion: Fusion,
     ) -> None:
         device = example.x.device
         self.width, self.capacity, self._masked, self._precision = width, steps, masked, precision
-        self._kind, self._compiler = kind, compiler
+        self._kind, self._compiler, self._fusion = kind, compiler, fusion
         self._training: Training = job.training_of(example.ctx.phase)
         self.shared = shared
         self.work = self._static(example.work)
@@ -149,8 +150,12 @@ class Lane:
 
     def load(self, turns: Sequence[Turn]) -> None:
         """Copy the turns in: start, rows, draws. Everything is queued on the lane's stream."""
+        together = self.width > 1 and all(turn.work is turns[0].work for turn in turns)
+        if together:
+            _copy_to_all(self.work, turns[0].work)
         for turn, start, own in zip(turns, self._starts, self._owns, strict=False):
-            _copy_leaves(start, turn.work)
+            if not together:
+                _copy_leaves(start, turn.work)
             _copy_leaves(own, {"personal": turn.ctx.personal, "state": turn.ctx.state, "counts": turn.ctx.counts})
         self._optimizer.reset()
         self._counter.zero_()
@@ -189,7 +194,8 @@ class Lane:
         """Copies of the work trees and of the summed terms of the turns just run."""
         columns = [value.float().reshape(self.width) for value in self._sums.values()]
         sums = torch.stack([*columns, self._norms()], 1)
-        return Finished(tuple(turns), tree.clone(self.work), sums[: len(turns)], tuple(self._sums), self.width)
+        own = tree.clone(self._own) if self.width > 1 else {}
+        return Finished(tuple(turns), tree.clone(self.work), own, sums[: len(turns)], tuple(self._sums), self.width)
 
     def _norms(self) -> Tensor:
         with torch.no_grad():
@@ -219,7 +225,8 @@ class Lane:
 
     def _gradient(self, batch: Batch, active: Tensor | None) -> tuple[Tree, Tree]:
         if self.width == 1 and self._compiler is None:
-            return self._gradients.by_autograd(self.work, self._own, self.shared, batch)
+            with self._fusion.asked():
+                return self._gradients.by_autograd(self.work, self._own, self.shared, batch)
         rest = {name: value for name, value in self.work.items() if name != "params"}
         # A client that has finished must not have its running statistics moved on.
         kept = tree.clone(rest) if active is not None else {}
@@ -286,6 +293,12 @@ def _copy_leaves(targets: list[Tensor], values: Tree) -> None:
     if targets:
         with torch.no_grad():
             torch._foreach_copy_(targets, [leaf for _, leaf in tree.leaves(values)])
+
+
+def _copy_to_all(stack: Tree, value: Tree) -> None:
+    with torch.no_grad():
+        for (_, rows), (_, leaf) in zip(tree.leaves(stack), tree.leaves(value), strict=True):
+            rows.copy_(leaf.expand_as(rows))
 
 
 def _padded(value: Tensor, steps: int) -> Tensor:

@@ -109,6 +109,14 @@ class Packed:
             matrices[place.kind][:, place.first : place.last] = leaf.reshape(steps, -1)
         return cls(layout, matrices)
 
+    def parts(self, lengths: Sequence[int]) -> list[Packed]:
+        """Turns that were packed one after another."""
+        cut = {kind: torch.split(matrix, list(lengths)) for kind, matrix in self.matrices.items()}
+        return [
+            Packed(self.layout, {kind: rows[position] for kind, rows in cut.items()})
+            for position in range(len(lengths))
+        ]
+
 
 def _writable(matrix: Tensor) -> Any:
     # Thousands of small copies: NumPy's cost a third of torch's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,15 +16,16 @@ from fewfed.data.examples import Examples
 from fewfed.engine.client import context_of
 from fewfed.engine.device.drawing import Drawing
 from fewfed.engine.device.lane import Turn
-from fewfed.engine.device.rows import Located
-from fewfed.engine.device.watch import CannotCapture
+from fewfed.engine.device.packed import Packed
+from fewfed.engine.device.rows import Located, table_of
+from fewfed.engine.device.watch import CannotCapture, of_anybody
 from fewfed.engine.job import Failed, Job, Member
 from fewfed.method import Context
 from fewfed.phase import Clock, Cohort, Phase
 from fewfed.plan import Draws
 from fewfed.tree import Tree
 
-_MANY_NORMALS = 1 << 16
+_MANY_NORMALS = 1 << 13
 _NORMALS_AHEAD = 1 << 26
 """From how many normal numbers a turn on threads make them, and the most that may wait for their turns."""
 
@@ -51,6 +53,9 @@ class Preparation:
         self._device = device
         self._drawing = Drawing(job.method, pinned=device.type == "cuda")
         self._ahead: dict[int, tuple[Draws, Future[None]]] = {}
+        self._bare = False
+        self._start_tried = False
+        self._common_start: Tree | None = None
         self._threads = _threads(device)
         self._pool: ThreadPoolExecutor | None = None
 
@@ -59,6 +64,8 @@ class Preparation:
     ) -> Iterator[Prospect | Failed]:
         """Who will train how long, in the order of the members."""
         self._ahead.clear()
+        self._start_tried, self._common_start = False, None
+        self._bare = not any(member.personal or member.state for member in members)
         for index, member in enumerate(members):
             ctx = context_of(self._job, phase, clock, shared, member)
             if phase.cohort is not Cohort.SERVER and ctx.size == 0:
@@ -88,24 +95,41 @@ class Preparation:
                 draws = _draws(prospect)
                 self._ahead[prospect.index] = (draws, self._pool.submit(draws.make_normals, count))
 
-    def turn(self, prospect: Prospect) -> Turn:
-        """Start, rows and draws of every step."""
-        method, ctx, data = self._job.method, prospect.ctx, prospect.data
+    def turns(self, prospects: Sequence[Prospect]) -> list[Turn]:
+        """Start, rows and draws of every step, of clients with batches of one size."""
+        batch = prospects[0].batch
+        draws = [self._draws_of(prospect) for prospect in prospects]
+        packed = self._drawing.turns(draws, [prospect.ctx for prospect in prospects], batch)
+        return [self._turn(prospect, drawn) for prospect, drawn in zip(prospects, packed, strict=True)]
+
+    def _turn(self, prospect: Prospect, draws: Packed) -> Turn:
+        ctx, data = prospect.ctx, prospect.data
         phase, clock = ctx.phase, ctx.clock
         if ctx.plan.rule == "fill":
             rows = ctx.plan.filled_batches(clock.round, phase.name, ctx.client, len(data), phase.epochs)
         else:
             rows = torch.stack(ctx.plan.batches(clock.round, phase.name, ctx.client, len(data), phase.epochs))
+        if isinstance(data, Located):
+            rows = data.numbers[rows]
+        return Turn(prospect.index, ctx, self._start(ctx), *table_of(data), rows, draws)
+
+    def _start(self, ctx: Context) -> Tree:
+        """Where the client starts; all from one copy, where the method begins without a look at who it is."""
+        if not self._start_tried:
+            self._start_tried = True
+            with contextlib.suppress(Exception):  # It does look; if something else is wrong, the client's turn says so.
+                self._common_start = self._begun(of_anybody(ctx, *table_of(ctx.data), bare=self._bare))
+        return self._common_start if self._common_start is not None else self._begun(ctx)
+
+    def _begun(self, ctx: Context) -> Tree:
+        return tree.to(self._job.method.begin(ctx), self._device)
+
+    def _draws_of(self, prospect: Prospect) -> Draws:
         draws, made = self._ahead.pop(prospect.index, (None, None))
         if draws is None or made is None:
-            draws = _draws(prospect)
-        else:
-            made.result()
-        packed = self._drawing.turn(draws, ctx, prospect.batch)
-        work = tree.to(method.begin(ctx), self._device)
-        if isinstance(data, Located):
-            return Turn(prospect.index, ctx, work, data.table_x, data.table_y, data.numbers[rows], packed)
-        return Turn(prospect.index, ctx, work, data.x, data.y, rows, packed)
+            return _draws(prospect)
+        made.result()
+        return draws
 
     def close(self) -> None:
         if self._pool is not None:

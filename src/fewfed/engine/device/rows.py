@@ -44,6 +44,11 @@ class Located(Examples):
         return self.table_y[self._on_device]
 
 
+def table_of(data: Examples) -> tuple[Tensor, Tensor]:
+    """Inputs and labels that have rows like these, without gathering any."""
+    return (data.table_x, data.table_y) if isinstance(data, Located) else (data.x, data.y)
+
+
 class DeviceFederation:
     """A federation whose rows live on a device. One table for all clients where they are cut out of one data set."""
 

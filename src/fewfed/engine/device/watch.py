@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NoReturn
 
+from torch import Tensor
+
 from fewfed.method import Context
 from fewfed.phase import Clock
+from fewfed.tree import Tree
 
 
 class CannotCapture(Exception):
@@ -28,6 +31,10 @@ class WatchedClock(Clock):
         return watched
 
 
+def _refused(name: str) -> NoReturn:
+    raise CannotCapture(f"its loss uses ctx.{name}, which differs from client to client")
+
+
 class Forbidden:
     """Stands where a number of one client stood: may be passed on, refuses every use."""
 
@@ -35,12 +42,50 @@ class Forbidden:
         self._name = name
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise CannotCapture(f"its loss uses ctx.{self._name}, which differs from client to client")
+        _refused(self._name)
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __and__ = __rand__ = _refuse
     __neg__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __bool__ = __int__ = __float__ = __index__ = _refuse
-    __getattr__ = __getitem__ = __iter__ = __call__ = _refuse
+    __eq__ = __hash__ = __str__ = __format__ = _refuse
+    __getattr__ = __getitem__ = __iter__ = __contains__ = __call__ = _refuse
+
+
+class _Rows(Forbidden):
+    """Rows of one client, of which only the shape of a row may be asked."""
+
+    def __init__(self, like: Tensor) -> None:
+        super().__init__("data")
+        self.shape = (Forbidden("data"), *like.shape[1:])
+
+
+class _Data:
+    """The data of one client where many are meant; how many rows there are may be asked if all have as many."""
+
+    def __init__(self, x: Tensor, y: Tensor, size: int | None) -> None:
+        self.x, self.y, self._size = _Rows(x), _Rows(y), size
+
+    def __len__(self) -> int:
+        return _refused("data") if self._size is None else self._size
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _refused("data")
+
+
+def of_anybody(ctx: Context, x: Tensor, y: Tensor, *, bare: bool = False) -> Context:
+    """A context that is the same for every client of a phase; `x`, `y` are rows like the clients'.
+
+    `bare`: nobody remembers anything or was sent anything of his own.
+    """
+    own = ("client", "lr", "steps", "counts", *(() if bare else ("personal", "state")))
+    hidden: dict[str, Any] = {**{name: Forbidden(name) for name in own}, "data": _Data(x, y, None)}
+    return dataclasses.replace(ctx, **hidden)
+
+
+def of_many(ctx: Context, x: Tensor, y: Tensor, own: Tree) -> Context:
+    """A context for clients with as many rows and steps as this one's; what is their own is given side by side."""
+    hidden: dict[str, Any] = {"client": Forbidden("client"), "data": _Data(x, y, ctx.size)}
+    return dataclasses.replace(ctx, personal=own["personal"], state=own["state"], counts=own["counts"], **hidden)
 
 
 def watched(ctx: Context, seen: set[str]) -> Context:
