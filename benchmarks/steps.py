@@ -15,6 +15,8 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -113,25 +115,33 @@ def planned(name: str, method: str, options: DeviceOptions, clients: int) -> tup
     return min(times) / steps, events
 
 
-def ceilings(device: str) -> tuple[float, float]:
-    """Bytes a second of a copy, and multiply-adds a second of a float32 product."""
+def ceilings(device: str) -> tuple[float, dict[str, float]]:
+    """Bytes a second of a copy, and multiply-adds a second of a matrix product in every precision."""
     wide = torch.empty(1 << 28, device=device)
     other = torch.empty_like(wide)
-    matrix = torch.randn(4096, 4096, device=device)
-    rates = []
-    for work, amount in ((lambda: other.copy_(wide), 2 * wide.numel() * 4), (lambda: matrix @ matrix, 4096**3)):
+    size = 4096 if device.startswith("cuda") else 1024
+    matrix = torch.randn(size, size, device=device)
+    half = matrix.bfloat16()
+    bandwidth = 2 * wide.numel() * 4 / seconds_of(lambda: other.copy_(wide), device)
+    rates = {}
+    for precision, factor in (("float32", matrix), ("tf32", matrix), ("bf16", half)):
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        rates[precision] = size**3 / seconds_of(partial(torch.mm, factor, factor), device)
+    return bandwidth, rates
+
+
+def seconds_of(work: Callable[[], object], device: str) -> float:
+    work()
+    wait(device)
+    began = time.perf_counter()
+    for _ in range(5):
         work()
-        wait(device)
-        began = time.perf_counter()
-        for _ in range(5):
-            work()
-        wait(device)
-        rates.append(5 * amount / (time.perf_counter() - began))
-    return rates[0], rates[1]
+    wait(device)
+    return (time.perf_counter() - began) / 5
 
 
-def floor(name: str, bandwidth: float, rate: float) -> float:
-    """Least seconds a client step could take."""
+def floor(name: str, bandwidth: float, rates: dict[str, float]) -> dict[str, float]:
+    """Least seconds a client step could take, by precision."""
     from torch.utils.flop_counter import FlopCounterMode
 
     shape, classes = SHAPES[name]
@@ -141,7 +151,8 @@ def floor(name: str, bandwidth: float, rate: float) -> float:
     with counter:
         cross_entropy(model(torch.randn(BATCH, *shape)), torch.zeros(BATCH, dtype=torch.long)).backward()
     moved = net.parameter_count() * 4 * 7  # Weights, gradient and two moments read; weights and moments written.
-    return max(moved / bandwidth, counter.get_total_flops() / 2 / rate)
+    work = counter.get_total_flops() / 2
+    return {precision: max(moved / bandwidth, work / rate) for precision, rate in rates.items()}
 
 
 def main() -> None:
@@ -158,11 +169,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    bandwidth, rate = ceilings(options.device)
+    bandwidth, rates = ceilings(options.device)
     results: list[dict[str, object]] = []
     for name in options.networks:
         plain = bare(name, "fedavg", options.device, 3)
-        least = floor(name, bandwidth, rate)
+        least = floor(name, bandwidth, rates)
         for method in options.methods:
             own = bare(name, method, options.device, 3) if method in METHODS else plain
             for precision in options.precisions:
@@ -182,13 +193,13 @@ def main() -> None:
                         "network": name, "method": method, "plan": plan, "precision": precision,
                         "compiled": options.compiled, "bare_fedavg_ms": 1e3 * plain, "bare_ms": 1e3 * own,
                         "ms": 1e3 * seconds, "times_faster_than_fedavg": plain / seconds,
-                        "times_faster": own / seconds, "floor_ms": 1e3 * least, "events": events,
+                        "times_faster": own / seconds, "floor_ms": 1e3 * least[precision], "events": events,
                     }  # fmt: skip
                     results.append(row)
                     print(
                         f"{name:12} {method:10} {plan:8} {precision:8} {options.compiled:6} "
                         f"bare {1e3 * own:7.3f} ms (fedavg {1e3 * plain:7.3f})  fewfed {1e3 * seconds:7.4f} ms  "
-                        f"{own / seconds:6.1f} x ({plain / seconds:6.1f} x)  floor {1e3 * least:.4f} ms  "
+                        f"{own / seconds:6.1f} x ({plain / seconds:6.1f} x)  floor {1e3 * least[precision]:.4f} ms  "
                         f"{'; '.join(events)[:160]}",
                         flush=True,
                     )

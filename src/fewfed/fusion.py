@@ -18,6 +18,9 @@ import torch
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_VARIANTS = 64
+"""Compilations of one function: types of numbers, orders in memory, options."""
+
 _asked: ContextVar[Fusion | None] = ContextVar("fusion", default=None)
 
 
@@ -64,6 +67,20 @@ class Fusion:
         if not self.on:
             return function
         if function not in self._made:
-            # Sizes stay symbols: the stages of a network then share one compilation.
-            self._made[function] = torch.compile(function, fullgraph=True, dynamic=True, backend=self._backend)
+            self._made[function] = _compiled(function, self._backend)
         return self._made[function]
+
+
+def _compiled(function: Callable[P, R], backend: str) -> Callable[P, R]:
+    import torch._dynamo.config as compiling  # These load the compiler, which few runs need.
+    import torch.fx.experimental._config as shaping
+
+    # Sizes stay symbols, and equal ones different symbols: the layers of a network then share a compilation.
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend=backend)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with compiling.patch(recompile_limit=_VARIANTS), shaping.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+            return compiled(*args, **kwargs)
+
+    return call
