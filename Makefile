@@ -33,12 +33,16 @@ bench: setup
 	$(BIN)/python benchmarks/scaling.py --json runs/scaling.json --plot runs/scaling.png
 	$(BIN)/python benchmarks/peers/run.py --out runs/peers.json
 
+FIVE := fedavg flea fedntd fedfa scaffold
+
 # Needs only a Python with torch (2.9 or later, CUDA), numpy and safetensors: the GPU machine may lack everything else. The last
 # line needs CIFAR-10 in a folder of FEWFED_DATA.
 bench-gpu:
-	$(PYTHON) benchmarks/steps.py --networks lenet5 --plans graphs stacked --clients 128 --width 64
-	$(PYTHON) benchmarks/steps.py --networks harnet audionet --plans graphs stacked --clients 32
-	$(PYTHON) benchmarks/steps.py --networks mobilenetv2 resnet18 --plans graphs --precisions float32 bf16 --clients 24
+	$(PYTHON) benchmarks/steps.py --networks lenet5 --methods $(FIVE) --plans eager graphs stacked --clients 128 --width 64
+	$(PYTHON) benchmarks/steps.py --networks harnet audionet --methods $(FIVE) --plans eager graphs stacked \
+	  --precisions tf32 float32 --clients 32
+	$(PYTHON) benchmarks/steps.py --networks mobilenetv2 resnet18 --methods $(FIVE) --plans graphs \
+	  --precisions bf16 float32 --compiled parts --clients 48
 	$(PYTHON) benchmarks/agreement.py
 	$(PYTHON) benchmarks/curves.py --data cifar10 --split qua:3 --clients 500 --rounds 100 --methods fedavg flea \
 	  --precisions bf16 --augment static

@@ -55,7 +55,7 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def bare(name: str, method: str, device: str, clients: int) -> float:
+def bare(name: str, method: str, device: str) -> float:
     """Seconds a step of the bare loop, in the arithmetic PyTorch has by default."""
     shape, classes = SHAPES[name]
     net = networks.build(name, shape, classes, 0)
@@ -64,7 +64,7 @@ def bare(name: str, method: str, device: str, clients: int) -> float:
     torch.backends.cudnn.benchmark = False
     return step_seconds(
         method, [net.module(stage) for stage in net.stages], shape, classes, net.position(net.cut), device,
-        clients=clients, rows=ROWS, batch=BATCH, epochs=EPOCHS,
+        clients=7, rows=ROWS, batch=BATCH, epochs=EPOCHS,
     )  # fmt: skip
 
 
@@ -172,10 +172,10 @@ def main() -> None:
     bandwidth, rates = ceilings(options.device)
     results: list[dict[str, object]] = []
     for name in options.networks:
-        plain = bare(name, "fedavg", options.device, 3)
+        plain = bare(name, "fedavg", options.device)
         least = floor(name, bandwidth, rates)
         for method in options.methods:
-            own = bare(name, method, options.device, 3) if method in METHODS else plain
+            own = bare(name, method, options.device) if method in METHODS else plain
             for precision in options.precisions:
                 for plan in options.plans:
                     setting = DeviceOptions(
@@ -205,7 +205,7 @@ def main() -> None:
                     )
                     if options.json:
                         save(options.json, options.device, results)
-        after = bare(name, "fedavg", options.device, 3)
+        after = bare(name, "fedavg", options.device)
         print(f"{name:12} bare loop before {1e3 * plain:.3f} ms, after {1e3 * after:.3f} ms a step", flush=True)
 
 
