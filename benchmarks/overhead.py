@@ -31,7 +31,8 @@ from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.job import Job
 from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.engine.store import ClientStore
-from fewfed.engine.workers import Workers
+from fewfed.executors import executor_for
+from fewfed.experiment import Experiment
 from fewfed.methods.fedavg import FedAvg
 from fewfed.plan import Plan
 from fewfed.task import Classification
@@ -73,7 +74,8 @@ def fewfed_rounds(name: str, clients: int, rounds: int, processes: int, observer
     training = Training(optimizer=setting["optimizer"], lr=0.01, lr_decay=0.0, epochs=5, batch=32)
     net = networks.build(name, shape, classes, 0)
     job = Job(FedAvg(), net, Classification(classes), federation, training, Plan(0, 32))
-    executor = Workers(job, processes)
+    experiment = Experiment(executor="workers", processes=processes)
+    executor = executor_for(experiment, job, int(setting["cohort"]), alone=True)
     try:
         run_rounds(job, executor, observers, rounds=rounds, cohort=int(setting["cohort"]), store=ClientStore())
     finally:

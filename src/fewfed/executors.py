@@ -10,7 +10,7 @@ import torch
 from fewfed.engine.device.executor import Device, DeviceOptions
 from fewfed.engine.job import Executor, Job
 from fewfed.engine.sequential import Sequential
-from fewfed.engine.stacking import Choice
+from fewfed.engine.trial import Choice
 from fewfed.engine.workers import Workers
 from fewfed.errors import ConfigError
 from fewfed.experiment import Experiment
@@ -44,7 +44,7 @@ def executor_for(experiment: Experiment, job: Job, cohort: int, alone: bool, pas
         )
     if name == "workers":
         chosen = [choice for event in past if (choice := Choice.told(event))]
-        return Workers(job, experiment.processes, experiment.cpu_stack, chosen)
+        return Workers(job, experiment.processes, experiment.cpu_stack, chosen, experiment.cpu_layout)
     return Sequential(job)
 
 
@@ -67,6 +67,8 @@ def refuse_unused(experiment: Experiment) -> None:
         raise ConfigError(f"processes = {experiment.processes} needs executor 'workers', not '{experiment.executor}'")
     if experiment.cpu_stack and experiment.executor in ("sequential", "cuda"):
         raise ConfigError(f"cpu_stack = {experiment.cpu_stack} needs executor 'workers', not '{experiment.executor}'")
+    if experiment.cpu_layout != "auto" and experiment.executor in ("sequential", "cuda"):
+        raise ConfigError(f"cpu_layout = {experiment.cpu_layout} needs executor 'workers', not '{experiment.executor}'")
     if experiment.precision != "float32" and experiment.executor in ("sequential", "workers"):
         raise ConfigError(f"precision = {experiment.precision} needs executor 'cuda', not '{experiment.executor}'")
     if experiment.compiled in ("parts", "steps") and experiment.executor in ("sequential", "workers"):
@@ -76,7 +78,7 @@ def refuse_unused(experiment: Experiment) -> None:
 
 
 def _best(experiment: Experiment, cohort: int) -> str:
-    asked = experiment.processes or experiment.cpu_stack
+    asked = experiment.processes or experiment.cpu_stack or experiment.cpu_layout != "auto"
     if torch.cuda.is_available() and not asked:
         return "cuda"
     several = asked or (_cores() > 1 and cohort > 1)

@@ -38,6 +38,9 @@ class Experiment:
     executor: Literal["auto", "sequential", "workers", "cuda"] = setting("auto", "how clients are run")
     processes: int = setting(0, "processes of the workers executor; 0 = one a core", ge=0)
     cpu_stack: int = setting(0, "workers: clients side by side in a process; 0 = by timing, 1 = one by one", ge=0)
+    cpu_layout: Literal["auto", "plain", "channels_last"] = setting(
+        "auto", "workers: how convolutions' kernels lie while a client trains alone; auto = by timing"
+    )
     precision: Literal["float32", "tf32", "bf16"] = setting("float32", "arithmetic of the cuda executor")
     device_plan: Literal["auto", "graphs", "stacked", "eager"] = setting(
         "auto", "cuda: how steps are run; auto = by timing"

@@ -7,10 +7,13 @@ same network serves the local model, a frozen teacher and every client of a run.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor as is_functorch_wrapped
 
 from fewfed.casting import autocasting, cast_weights
 from fewfed.errors import ConfigError, did_you_mean
@@ -34,7 +37,9 @@ class Network:
         self._modules = {stage: _without_counters(module) for stage, module in stages.items()}
         self._slots = {stage: _slots(stage, module) for stage, module in self._modules.items()}
         kinds = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention)
-        self.draws = any(isinstance(part, kinds) for module in self._modules.values() for part in module.modules())
+        parts = [part for module in self._modules.values() for part in module.modules()]
+        self._flat = [part for part in parts if isinstance(part, (*kinds, nn.Flatten))]
+        self.draws = any(isinstance(part, kinds) for part in parts)
         """Whether a pass in train mode draws random numbers itself, as dropout does."""
         self.cut = cut if cut is not None else self.stages[0]
         self._training_tap: Tap | None = None
@@ -127,6 +132,17 @@ class Network:
         twin._training_tap = tap if before is None else lambda stage, x: tap(stage, before(stage, x))
         return twin
 
+    @contextmanager
+    def channels_last(self) -> Iterator[None]:
+        """For passes with kernels that lie channels last: layers that draw or flatten see features in reading order.
+
+        Torch draws in the order of memory, and what is dropped must not depend on how features lie there.
+        """
+        with ExitStack() as hooks:
+            for part in self._flat:
+                hooks.enter_context(part.register_forward_pre_hook(_in_reading_order))
+            yield
+
     def parameter_count(self, stages: Iterable[str] | None = None) -> int:
         chosen = self.stages if stages is None else stages
         return sum(p.numel() for stage in chosen for p in self._modules[stage].parameters())
@@ -143,6 +159,18 @@ def _without_counters(module: nn.Module) -> nn.Module:
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is not None:
             part.num_batches_tracked = None
     return module
+
+
+def _in_reading_order(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    for value in inputs:
+        if isinstance(value, Tensor) and value.dim() == 4 and value.requires_grad and not is_functorch_wrapped(value):
+            # Their gradients come back in reading order, and pooling would reorder its much larger input for them.
+            value.register_hook(_channels_last)  # type: ignore[no-untyped-call]
+    return tuple(value.contiguous() if isinstance(value, Tensor) else value for value in inputs)
+
+
+def _channels_last(gradient: Tensor) -> Tensor:
+    return gradient.contiguous(memory_format=torch.channels_last)
 
 
 class _Slot(NamedTuple):

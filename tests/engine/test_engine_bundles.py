@@ -17,13 +17,14 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
-from fewfed.engine import stacking
+from fewfed.engine import trial
 from fewfed.engine.job import Done, Job, Member
 from fewfed.engine.loop import run_rounds
 from fewfed.engine.messages import packed, unpacked
 from fewfed.engine.sequential import Sequential
-from fewfed.engine.stacking import Choice, bundles
+from fewfed.engine.stacking import bundles
 from fewfed.engine.store import ClientStore
+from fewfed.engine.trial import Choice, Way
 from fewfed.engine.workers import Workers
 from fewfed.errors import ConfigError
 from fewfed.executors import executor_for, refuse_unused
@@ -174,11 +175,11 @@ def test_bundles_keep_every_process_busy(count: int, processes: int, size: int, 
     assert [member.client for bundle in cut for member in bundle] == list(range(count))
 
 
-@pytest.mark.parametrize(("stack", "size"), [(4, 4), (0, stacking.WIDTH)])
+@pytest.mark.parametrize(("stack", "size"), [(4, 4), (0, trial.WIDTH)])
 def test_a_phase_of_everybody_is_taken_in_parts(stack: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However late the first worker is: turns that run, turns that wait for it, one more part."""
     most = 2 * size * (2 + 8 + 1 + 1)
-    monkeypatch.setattr(stacking, "MARGIN", 1e9)
+    monkeypatch.setattr(trial, "MARGIN", 1e9)
 
     def make(client: int) -> Examples:
         generator = torch.Generator().manual_seed(client)
@@ -255,14 +256,14 @@ def test_what_cannot_be_stacked_runs_one_by_one_and_says_so_once() -> None:
 @pytest.fixture
 def any_run(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Short runs and slow machines are tried as well."""
-    monkeypatch.setattr(stacking, "SHORT", 0.0)
-    monkeypatch.setattr(stacking, "STEP_LIMIT", 1e9)
+    monkeypatch.setattr(trial, "SHORT", 0.0)
+    monkeypatch.setattr(trial, "STEP_LIMIT", 1e9)
     return monkeypatch
 
 
 @pytest.mark.parametrize(("margin", "way"), [(1e9, "side by side"), (0.0, "one by one")])
 def test_timing_chooses_once_and_says_what_it_saw(any_run: pytest.MonkeyPatch, margin: float, way: str) -> None:
-    any_run.setattr(stacking, "MARGIN", margin)
+    any_run.setattr(trial, "MARGIN", margin)
     job = even_job("fedavg")
     found, expected = stacked(job, stack=0), alone(job)
     (event,) = events(found)
@@ -273,25 +274,25 @@ def test_timing_chooses_once_and_says_what_it_saw(any_run: pytest.MonkeyPatch, m
 
 
 def test_a_slow_step_a_short_run_and_few_clients_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacking, "MARGIN", 1e9)
+    monkeypatch.setattr(trial, "MARGIN", 1e9)
     job = even_job("fedavg")
     reference = alone(job).server
-    monkeypatch.setattr(stacking, "STEP_LIMIT", 1e9)
+    monkeypatch.setattr(trial, "STEP_LIMIT", 1e9)
     found = stacked(job, stack=0)
-    assert "one by one, without a trial: the run trains for" in events(found)[0]
+    assert "one by one, without a trial of stacks: the run trains for" in events(found)[0]
     assert not differences(found.server, reference)
-    monkeypatch.setattr(stacking, "STEP_LIMIT", 0.0)
+    monkeypatch.setattr(trial, "STEP_LIMIT", 0.0)
     found = stacked(job, stack=0)
-    assert "one by one, without a trial: a step takes" in events(found)[0]
+    assert "one by one, without a trial of stacks: a step takes" in events(found)[0]
     assert not differences(found.server, reference)
-    few = even_job("fedavg", clients=2 * stacking.LEAST - 2)
+    few = even_job("fedavg", clients=2 * trial.LEAST - 2)
     found = stacked(few, stack=0)
     assert not events(found)
     assert not differences(found.server, alone(few).server)
 
 
 def test_a_method_that_cannot_be_stacked_stays_one_by_one(any_run: pytest.MonkeyPatch) -> None:
-    any_run.setattr(stacking, "MARGIN", 1e9)
+    any_run.setattr(trial, "MARGIN", 1e9)
     job = even_job(ReadsTheClient())
     found = stacked(job, stack=0)
     (event,) = events(found)
@@ -308,7 +309,7 @@ def test_a_trial_that_takes_its_worker_down_is_no_choice_for_stacks(any_run: pyt
 
 
 def test_clients_that_fail_first_do_not_decide(any_run: pytest.MonkeyPatch) -> None:
-    any_run.setattr(stacking, "MARGIN", 1e9)
+    any_run.setattr(trial, "MARGIN", 1e9)
     job = even_job(Disturbed(ends=raises(RuntimeError("unplugged"), 0, 1)))
     found = stacked(job, stack=0, rounds=1)
     assert "side by side" in events(found)[0]
@@ -316,7 +317,7 @@ def test_clients_that_fail_first_do_not_decide(any_run: pytest.MonkeyPatch) -> N
 
 
 def test_phases_choose_for_themselves_and_those_without_training_do_not(any_run: pytest.MonkeyPatch) -> None:
-    any_run.setattr(stacking, "MARGIN", 1e9)
+    any_run.setattr(trial, "MARGIN", 1e9)
     job = even_job("sem(fedavg)")
     trained = [phase.name for phase in job.method.phases(Clock(0, 2, 2)) if phase.epochs]
     assert len(trained) > 1
@@ -326,21 +327,21 @@ def test_phases_choose_for_themselves_and_those_without_training_do_not(any_run:
 
 
 def test_a_choice_that_was_told_is_kept(any_run: pytest.MonkeyPatch) -> None:
-    any_run.setattr(stacking, "MARGIN", 1e9)
+    any_run.setattr(trial, "MARGIN", 1e9)
     job = even_job("fedavg")
-    for stacks in (True, False):
-        choice = Choice("train", stacks, "timed on 8: one by one 0.400 ms, stacked 0.100 ms a client step")
+    for way in Way:
+        choice = Choice("train", way, "timed on 8: one by one 0.400 ms, stacked 0.100 ms a client step")
         assert Choice.told(str(choice)) == choice
         found = stacked(job, stack=0, chosen=(choice,))
         assert not events(found)
-        assert bool(differences(found.server, alone(job).server)) == stacks
+        assert bool(differences(found.server, alone(job).server)) == (way is not Way.ALONE)
     assert Choice.told("a worker process died (signal 9) and was replaced; run again: 1") is None
 
 
 def test_an_experiment_says_how_many_and_its_past_says_what_was_chosen(any_run: pytest.MonkeyPatch) -> None:
-    any_run.setattr(stacking, "MARGIN", 1e9)
+    any_run.setattr(trial, "MARGIN", 1e9)
     job = even_job("fedavg")
-    past = [str(Choice("train", False, "timed on 8")), "something else"]
+    past = [str(Choice("train", Way.ALONE, "timed on 8")), "something else"]
     for settings, before, exact in (
         (Experiment(executor="workers", processes=2), [], False),
         (Experiment(executor="workers", processes=2), past, True),

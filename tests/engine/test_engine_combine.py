@@ -71,6 +71,18 @@ def test_mean_does_not_depend_on_the_order_of_clients() -> None:
     assert all(not differences(results[0], other) for other in results[1:])
 
 
+def test_sums_do_not_depend_on_the_number_of_threads() -> None:
+    generator = torch.Generator().manual_seed(0)
+    uploads = [{"value": torch.randn(200_003, generator=generator)} for _ in range(3)]
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        results.append(combined(Combine.MEAN, *((k, upload, 3.0 + k) for k, upload in enumerate(uploads))).values)
+        assert torch.get_num_threads() == threads
+    assert not differences(results[0], results[1])
+    assert not differences(results[0], results[2])
+
+
 def test_a_mean_of_equal_models_is_that_model() -> None:
     model = {"w": torch.tensor([0.1, -3.7, 1e-30])}
     result = combined(Combine.MEAN, *((k, {"value": model}, 1.0) for k in range(8))).values["value"]

@@ -9,7 +9,8 @@ from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView, run_rounds
 from fewfed.engine.store import ClientStore
-from fewfed.engine.workers import Workers
+from fewfed.executors import executor_for
+from fewfed.experiment import Experiment
 from fewfed.methods.fedavg import FedAvg
 from fewfed.plan import Plan
 from fewfed.task import Classification
@@ -41,7 +42,8 @@ def main() -> None:
     net = workload.network(setting)
     job = Job(FedAvg(), net, Classification(setting.classes), federation, training, Plan(0, setting.batch))
     watch = Watch()
-    executor = Workers(job, asked.processes)
+    experiment = Experiment(executor="workers", processes=asked.processes)  # All else as everybody gets it.
+    executor = executor_for(experiment, job, setting.cohort, alone=True)
     try:
         server = run_rounds(job, executor, [watch], rounds=asked.rounds, cohort=setting.cohort, store=ClientStore())
     finally:

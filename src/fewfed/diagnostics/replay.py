@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fewfed.engine.client import run_member
 from fewfed.engine.job import Done, Job, Member
 from fewfed.engine.loop import PhaseResult, RoundView
-from fewfed.engine.sequential import one_thread
+from fewfed.engine.threads import one_thread
 from fewfed.errors import ConfigError
 from fewfed.method import Batch, Context, Differentiate
 from fewfed.phase import Clock, Cohort, Combine, Phase

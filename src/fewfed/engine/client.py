@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
 from fewfed import tree
 from fewfed.data.examples import Examples
+from fewfed.engine import layout
 from fewfed.engine.job import PSEUDO_CLIENT, Done, Failed, Job, Member, Outcome
 from fewfed.errors import FewfedError
 from fewfed.method import Batch, Context
@@ -24,11 +25,17 @@ EVALUATION_VALUES = EVALUATION_ROWS * 3 * 64 * 64
 """The most rows, and the most numbers in their inputs, that are scored at once."""
 
 
-def run_member(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Outcome:
-    """A member's outcome; what goes wrong inside becomes a `Failed` that says where."""
+def run_member(
+    job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member, channels_last: bool = False
+) -> Outcome:
+    """A member's outcome; what goes wrong inside becomes a `Failed` that says where.
+
+    `channels_last`: kernels lie so while the member trains; what comes out is laid out as ever, equal to rounding.
+    """
+    passes = job.net.channels_last() if channels_last else nullcontext()
     try:
-        with network_draws(job, clock, phase, member.client):
-            return _turn(job, context_of(job, phase, clock, shared, member))
+        with network_draws(job, clock, phase, member.client), passes:
+            return _turn(job, context_of(job, phase, clock, shared, member), channels_last and phase.epochs > 0)
     except FewfedError as error:
         return Failed(member.client, phase.name, str(error))
     except Exception as error:
@@ -46,16 +53,18 @@ def network_draws(job: Job, clock: Clock, phase: Phase, client: int) -> Iterator
         yield
 
 
-def evaluate(job: Job, model: Tree, first: int = 0, last: int | None = None) -> Score:
+def evaluate(job: Job, model: Tree, first: int = 0, last: int | None = None, channels_last: bool = False) -> Score:
     """Score a model on rows [first, last) of the test part, in eval mode."""
     test = job.federation.test
+    if channels_last:
+        model = {**model, "params": layout.channels_last(model["params"])}
     rows, at_once = len(test) if last is None else last, evaluation_rows(job)
     total: Score | None = None
     with torch.no_grad():
         for start in range(first, rows, at_once):
             stop = min(start + at_once, rows)
             output = job.net.apply(model, test.x[start:stop], train=False)
-            score = scored(job, output, start, stop)
+            score = scored(job, layout.plain(output) if channels_last else output, start, stop)
             total = score if total is None else total + score
     if total is None:
         raise ValueError("nothing to evaluate: the test part is empty")
@@ -108,7 +117,7 @@ def context_of(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Membe
     )
 
 
-def _turn(job: Job, ctx: Context) -> Outcome:
+def _turn(job: Job, ctx: Context, channels_last: bool) -> Outcome:
     method, phase, clock = job.method, ctx.phase, ctx.clock
     if phase.cohort is not Cohort.SERVER and ctx.size == 0:
         return Failed(ctx.client, phase.name, "it has no samples: expected at least one")
@@ -120,6 +129,8 @@ def _turn(job: Job, ctx: Context) -> Outcome:
     draws = ctx.plan.draws(clock.round, phase.name, ctx.client)
 
     work = method.begin(ctx)
+    if channels_last:
+        work = {**work, "params": layout.channels_last(work["params"])}
     for leaf in work.get("params", {}).values():
         leaf.requires_grad_(phase.epochs > 0)
     params = list(work.get("params", {}).values())
@@ -155,8 +166,13 @@ def _turn(job: Job, ctx: Context) -> Outcome:
         return Failed(ctx.client, phase.name, "its parameters became NaN or infinite: try a smaller lr")
     for leaf in params:
         leaf.requires_grad_(False)
+    if channels_last:
+        work = {**work, "params": layout.in_reading_order(work["params"])}
     with torch.no_grad():
         report = method.end(work, ctx)
+    if channels_last:
+        upload, state = layout.in_reading_order(report.upload), layout.in_reading_order(report.state)
+        report = report._replace(upload=upload, state=state)
     return Done(ctx.client, report.upload, report.state, report.weight, len(batches), means)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.engine.job import Done
+from fewfed.engine.threads import one_thread
 from fewfed.method import Combined
 from fewfed.phase import Combine, Phase
 from fewfed.tree import Tree
@@ -33,8 +34,9 @@ class Combiner:
     def add(self, client: int, upload: Tree, weight: float) -> None:
         """Fold in one client's upload. What it holds may be overwritten afterwards."""
         self._enter(client, upload, weight)
-        for name, how in self._phase.uploads.items():
-            self._fold(name, how, upload[name], client, weight)
+        with one_thread():
+            for name, how in self._phase.uploads.items():
+                self._fold(name, how, upload[name], client, weight)
 
     def _enter(self, client: int, upload: Tree, weight: float) -> None:
         if set(upload) != set(self._phase.uploads):

@@ -93,13 +93,14 @@ def _run_phase(
     method = job.method
     shared = method.broadcast(server, phase)
     numbers = members_of(phase, drawn, len(job.federation))
+    to_everybody = tree.nbytes(shared)
     down = 0
 
     def members() -> Iterator[Member]:
         nonlocal down
         for client in numbers:
             personal = method.personal(server, phase, client)
-            down += tree.nbytes(shared) + tree.nbytes(personal)
+            down += to_everybody + tree.nbytes(personal)
             yield Member(client, personal, _remembered(job, phase, store, client))
 
     combiner = Combiner(phase)

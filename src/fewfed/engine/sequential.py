@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-
-import torch
 
 from fewfed.engine.client import evaluate, run_member
 from fewfed.engine.job import Job, Member, Outcome
+from fewfed.engine.threads import one_thread
 from fewfed.phase import Clock, Phase
 from fewfed.task import Score
 from fewfed.tree import Tree
@@ -38,14 +36,3 @@ class Sequential:
 
     def close(self) -> None:
         pass
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread: tiny clients gain nothing from more, and sums then run in one order everywhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -13,7 +13,8 @@ from fewfed.engine.client import evaluate, run_member
 from fewfed.engine.heap import keep_freed_memory
 from fewfed.engine.job import Job, Member
 from fewfed.engine.messages import packed, report_of, unpacked
-from fewfed.engine.stacking import Stacks, tried
+from fewfed.engine.stacking import Stacks
+from fewfed.engine.trial import Question, tried
 from fewfed.phase import Clock
 from fewfed.tree import Tree
 
@@ -41,16 +42,18 @@ def _answer(
     job: Job, stacks: Stacks, shared: Tree, message: dict[str, Any], arrays: Tree
 ) -> tuple[dict[str, Any], Tree]:
     if message["kind"] == "evaluate":
-        score = evaluate(job, arrays["model"], message["first"], message["last"])
+        score = evaluate(job, arrays["model"], message["first"], message["last"], message["channels_last"])
         return {"part": message["part"], "score": score.as_json()}, {}
     clock = Clock(message["round"], message["rounds"], message["epochs"])
     phase = job.phase(message["phase"], clock)
     if message["kind"] == "run":
-        return report_of(run_member(job, phase, clock, shared, _member(message["client"], arrays)))
+        member = _member(message["client"], arrays)
+        return report_of(run_member(job, phase, clock, shared, member, message["channels_last"]))
     members = [_member(*pair) for pair in zip(message["clients"], unpacked(arrays), strict=True)]
     if message["kind"] == "trial":
-        return dataclasses.asdict(tried(job, phase, clock, shared, members, message["more"])), {}
-    outcomes, events = stacks.run(phase, clock, shared, members)
+        choice = tried(job, phase, clock, shared, members, Question(**message["question"]))
+        return {"choice": dataclasses.asdict(choice) if choice else None}, {}
+    outcomes, events = stacks.run(phase, clock, shared, members, message["channels_last"])
     reports = [report_of(outcome) for outcome in outcomes]
     return {"reports": [report for report, _ in reports], "events": events}, packed([tree for _, tree in reports])
 

@@ -1,15 +1,17 @@
 """One single-threaded process per core. Parameters lie in shared memory; a process that dies is replaced.
 
 Workers are forked, so the job (data, network, method) is theirs without being copied or serialised. A worker runs one
-client a turn, or a bundle of them side by side where that is faster.
+client a turn, or a bundle of them side by side where that is faster. The main process keeps to one thread: every core
+has a worker.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import select
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
@@ -18,16 +20,22 @@ from fewfed import tree
 from fewfed.engine.channel import Channel, Closed
 from fewfed.engine.client import evaluation_rows
 from fewfed.engine.job import Job, Member, Outcome
+from fewfed.engine.layout import Layout, has_kernels
 from fewfed.engine.messages import outcome_of, packed, unpacked
 from fewfed.engine.serving import serve
-from fewfed.engine.stacking import LEAST, WIDTH, Choice, bundles
+from fewfed.engine.stacking import bundles
+from fewfed.engine.threads import one_thread
+from fewfed.engine.trial import WIDTH, Choice, Question, Way, alone
 from fewfed.errors import ConfigError
 from fewfed.phase import Clock, Phase
 from fewfed.task import Score
 from fewfed.tree import Tree
 
-_SLOTS = ("0", "1")
-"""Turns in flight per worker: one runs while the next already waits, so a worker never idles for the main process."""
+_IN_FLIGHT = 2
+"""Turns per worker: one runs while the next already waits, so a worker never idles for the main process."""
+
+_SLOTS = ("0", "1", "2")
+"""One more, so that a reply that came too early may stay where it is."""
 
 _AHEAD = 8
 """Finished turns, for each worker, that may wait in memory for an earlier one; behind a slow client others pause."""
@@ -65,25 +73,52 @@ class _Worker:
     pid: int
     channel: Channel
     busy: dict[str, _Turn] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+    """Slots whose replies wait for an earlier turn of another worker."""
 
     @property
     def free(self) -> bool:
-        return len(self.busy) < len(_SLOTS)
+        return len(self.busy) < _IN_FLIGHT
+
+    @property
+    def may_hold(self) -> bool:
+        return len(self.held) < len(_SLOTS) - _IN_FLIGHT
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """What a turn came to."""
+
+    turn: _Turn
+    message: dict[str, Any]
+    arrays: Tree
+    free: Callable[[], None] = lambda: None
+    """Called when the arrays have been read."""
 
 
 class Workers:
     """Worker processes. One client a turn unless `stack` says otherwise; outcomes come back in order.
 
-    With `stack` 1, bit for bit what `Sequential` computes: every turn runs on one thread. With more, so many clients of
-    a training phase run side by side in a process, which agrees to rounding; with 0, as many as timing says.
+    With `stack` 1 and `layout` "plain", bit for bit what `Sequential` computes: every turn runs on one thread. With
+    more, so many clients of a training phase run side by side in a process, and with "channels_last" kernels lie so
+    while a client trains alone; both agree to rounding. With 0 and "auto", as timing says.
     """
 
-    def __init__(self, job: Job, processes: int = 0, stack: int = 1, chosen: Iterable[Choice] = ()) -> None:
+    def __init__(
+        self,
+        job: Job,
+        processes: int = 0,
+        stack: int = 1,
+        chosen: Iterable[Choice] = (),
+        layout: Layout = "plain",
+    ) -> None:
         """`chosen`: what an earlier part of the run found by timing, so that it is not timed again."""
         if not hasattr(os, "fork"):
             raise ConfigError("executor 'workers' needs os.fork, which this system lacks: use --executor sequential")
         self._job = job
         self._stack = stack
+        self._layout = layout
+        self._has_kernels = has_kernels(job.net.model()["params"])
         self._choices = {choice.phase: choice for choice in chosen}
         self._events: list[str] = []
         self._said: set[str] = set()
@@ -98,24 +133,27 @@ class Workers:
     def run(self, phase: Phase, clock: Clock, shared: Tree, members: Iterable[Member]) -> Iterator[Outcome]:
         self._share(shared)
         order = {"round": clock.round, "rounds": clock.rounds, "epochs": clock.epochs, "phase": phase.name}
-        side_by_side, members = self._side_by_side(phase, order, iter(members))
-        turns = self._turns(order, members, side_by_side)
-        for turn, reply, arrays in self._work(turns):
-            if not turn.alone:
-                yield outcome_of(turn.message["client"], phase.name, reply, arrays)
+        way, members = self._way(phase, order, iter(members))
+        order["channels_last"] = way is Way.CHANNELS_LAST or self._layout == "channels_last"
+        side_by_side = (self._stack or WIDTH) if way is Way.STACKED else 1
+        for reply in self._work(self._turns(order, members, side_by_side)):
+            message = reply.turn.message
+            if not reply.turn.alone:
+                yield outcome_of(message["client"], phase.name, reply.message, reply.arrays)
                 continue
-            self._say_once(reply["events"])
-            for client, report, own in zip(turn.message["clients"], reply["reports"], unpacked(arrays), strict=True):
+            self._say_once(reply.message["events"])
+            each = zip(message["clients"], reply.message["reports"], unpacked(reply.arrays), strict=True)
+            for client, report, own in each:
                 yield outcome_of(client, phase.name, report, own)
 
     def evaluate(self, models: Iterable[Tree]) -> list[Score]:
         turns = (_Turn(index, {"kind": "evaluate"}, {"model": model}) for index, model in enumerate(models))
         scores = []
-        for _, reply, _ in self._work(self._in_parts(turns)):
-            if "failed" in reply:
-                raise RuntimeError(reply["failed"])
-            score = self._job.task.score_type.from_json(reply["score"])
-            if reply["part"] == 0:
+        for reply in self._work(self._in_parts(turns)):
+            if "failed" in reply.message:
+                raise RuntimeError(reply.message["failed"])
+            score = self._job.task.score_type.from_json(reply.message["score"])
+            if reply.message["part"] == 0:
                 scores.append(score)
             else:
                 scores[-1] = scores[-1] + score
@@ -134,32 +172,34 @@ class Workers:
         for end in self._board:
             end.close()
 
-    def _side_by_side(
-        self, phase: Phase, order: dict[str, Any], members: Iterator[Member]
-    ) -> tuple[int, Iterator[Member]]:
-        """How many clients of a phase a worker runs at once, and the members, of whom some may have been looked at."""
-        if self._job.net.draws and not self._stack:
-            return 1, members  # A stack would draw other numbers than its clients do one by one.
-        if not phase.epochs or self._stack:
-            return (self._stack if phase.epochs else 1), members
+    def _way(self, phase: Phase, order: dict[str, Any], members: Iterator[Member]) -> tuple[Way, Iterator[Member]]:
+        """How workers run the clients of a phase, and the members, of whom some may have been looked at."""
+        if not phase.epochs or self._stack > 1:
+            return (Way.STACKED if phase.epochs else Way.ALONE), members
+        # A stack would draw other numbers than its clients do one by one.
+        stacks = not self._stack and not self._job.net.draws
+        if not stacks and not (self._layout == "auto" and self._has_kernels):
+            return alone(self._layout), members
         if phase.name not in self._choices:
             most = len(self._workers) * WIDTH
             head = list(islice(members, most))
             members = chain(head, members)
             share = -(-len(head) // len(self._workers))
-            if share < LEAST:
-                return 1, members
-            self._choices[phase.name] = choice = self._try(order, head[:share], more=len(head) == most)
-            self._events.append(str(choice))
-        return (WIDTH if self._choices[phase.name].stacked else 1), members
+            choice = self._try(order, head[:share], Question(self._layout, stacks, more=len(head) == most))
+            if choice is not None:
+                self._events.append(str(choice))
+            self._choices[phase.name] = choice or Choice(phase.name, alone(self._layout), "not tried")
+        return self._choices[phase.name].way, members
 
-    def _try(self, order: dict[str, Any], members: Sequence[Member], more: bool) -> Choice:
-        message = {"kind": "trial", "clients": [member.client for member in members], "more": more, **order}
+    def _try(self, order: dict[str, Any], members: Sequence[Member], question: Question) -> Choice | None:
+        clients = [member.client for member in members]
+        message = {"kind": "trial", "clients": clients, "question": dataclasses.asdict(question), **order}
         trial = _Turn(0, message, packed([_own(member) for member in members]))
-        ((_, reply, _),) = self._work(iter([trial]))
+        (reply,) = (reply.message for reply in self._work(iter([trial])))
         if "failed" in reply:
-            return Choice(order["phase"], False, f"since the trial failed: {reply['failed']}")
-        return Choice(reply["phase"], reply["stacked"], reply["why"])
+            return Choice(order["phase"], alone(self._layout), f"since the trial failed: {reply['failed']}")
+        found = reply["choice"]
+        return Choice(found["phase"], Way(found["way"]), found["why"]) if found else None
 
     def _turns(self, order: dict[str, Any], members: Iterator[Member], side_by_side: int) -> Iterator[_Turn]:
         if side_by_side == 1:
@@ -185,17 +225,20 @@ class Workers:
     def _in_parts(self, turns: Iterable[_Turn]) -> Iterator[_Turn]:
         """Cut each scoring into the parts `evaluate` adds up, so that workers share one model's test rows."""
         rows, at_once = len(self._job.federation.test), evaluation_rows(self._job)
+        # Passes forward gain more than whole steps do.
+        last_wins = any(choice.way is Way.CHANNELS_LAST for choice in self._choices.values())
+        order = {"kind": "evaluate", "channels_last": alone(self._layout) is Way.CHANNELS_LAST or last_wins}
         index = 0
         for turn in turns:
             for part, first in enumerate(range(0, rows, at_once)):
                 last = min(first + at_once, rows)
-                yield _Turn(index, {"kind": "evaluate", "part": part, "first": first, "last": last}, turn.arrays)
+                yield _Turn(index, {**order, "part": part, "first": first, "last": last}, turn.arrays)
                 index += 1
 
-    def _work(self, turns: Iterator[_Turn]) -> Iterator[tuple[_Turn, dict[str, Any], Tree]]:
+    def _work(self, turns: Iterator[_Turn]) -> Iterator[_Reply]:
         """Hand turns out as workers become free; give replies back in the order of the turns."""
         again: deque[_Turn] = deque()
-        early: dict[int, tuple[_Turn, dict[str, Any], Tree]] = {}
+        early: dict[int, _Reply] = {}
         wanted = 0
         exhausted = False
         while True:
@@ -212,23 +255,24 @@ class Workers:
                     self._replace(worker, again, early)
             if not any(worker.busy for worker in self._workers) and not again and exhausted and not early:
                 return
-            for worker, reply in self._replies(again, early):
-                slot = reply[0]["slot"]
+            for worker, (message, arrays) in self._replies(again, early):
+                slot = message["slot"]
                 turn = worker.busy[slot]
                 if turn.index == wanted:
                     # Views into the worker's memory are safe here: its slot is refilled only after this yield.
-                    yield turn, reply[0], reply[1]
+                    yield _Reply(turn, message, arrays)
                     wanted = turn.end
                 else:
-                    early[turn.index] = (turn, reply[0], tree.clone(reply[1]))
+                    early[turn.index] = _kept(worker, slot, _Reply(turn, message, arrays))
                 del worker.busy[slot]
             while wanted in early:
                 ready = early.pop(wanted)
                 yield ready
-                wanted = ready[0].end
+                ready.free()
+                wanted = ready.turn.end
 
     def _replies(
-        self, again: deque[_Turn], early: dict[int, tuple[_Turn, dict[str, Any], Tree]]
+        self, again: deque[_Turn], early: dict[int, _Reply]
     ) -> Iterator[tuple[_Worker, tuple[dict[str, Any], Tree]]]:
         busy = {worker.channel.fileno(): worker for worker in self._workers if worker.busy}
         if not busy:
@@ -249,18 +293,17 @@ class Workers:
         return min(free, key=lambda worker: len(worker.busy), default=None)
 
     def _send(self, worker: _Worker, turn: _Turn) -> bool:
-        slot = next(slot for slot in _SLOTS if slot not in worker.busy)
+        slot = next(slot for slot in _SLOTS if slot not in worker.busy and slot not in worker.held)
         try:
-            worker.channel.send({**turn.message, "slot": slot}, turn.arrays, slot)
+            with one_thread():
+                worker.channel.send({**turn.message, "slot": slot}, turn.arrays, slot)
         except Closed:
             return False
         finally:
             worker.busy[slot] = turn
         return True
 
-    def _replace(
-        self, worker: _Worker, again: deque[_Turn], early: dict[int, tuple[_Turn, dict[str, Any], Tree]]
-    ) -> None:
+    def _replace(self, worker: _Worker, again: deque[_Turn], early: dict[int, _Reply]) -> None:
         """A worker died: start another and run its turns again; the turn that was running counts as tried."""
         _, status = os.waitpid(worker.pid, 0)
         cause = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
@@ -274,14 +317,15 @@ class Workers:
             if turn.attempts >= _ATTEMPTS and turn.alone:
                 again.extend(turn.alone)
             elif turn.attempts >= _ATTEMPTS:
-                reply = {"failed": f"its worker process died {_ATTEMPTS} times ({cause})", "part": 0}
-                early[turn.index] = (turn, reply, {})
+                message = {"failed": f"its worker process died {_ATTEMPTS} times ({cause})", "part": 0}
+                early[turn.index] = _Reply(turn, message, {})
             else:
                 again.append(turn)
 
     def _share(self, shared: Tree) -> None:
         self._broadcast = shared
-        gone = self._board[0].share(shared, "shared", [worker.channel for worker in self._workers])
+        with one_thread():
+            gone = self._board[0].share(shared, "shared", [worker.channel for worker in self._workers])
         for worker in [worker for worker in self._workers if worker.channel in gone]:
             self._replace(worker, deque(), {})
 
@@ -303,6 +347,15 @@ class Workers:
         if self._broadcast is not None:
             self._board[0].share(self._broadcast, "shared", [ours])
         return worker
+
+
+def _kept(worker: _Worker, slot: str, reply: _Reply) -> _Reply:
+    """A reply that others must come before: left in the worker's memory while it has slots enough, else copied."""
+    if worker.may_hold:
+        worker.held.add(slot)
+        return dataclasses.replace(reply, free=lambda: worker.held.discard(slot))
+    with one_thread():
+        return dataclasses.replace(reply, arrays=tree.clone(reply.arrays))
 
 
 def _turn(index: int, member: Member, order: dict[str, Any]) -> _Turn:
