@@ -148,6 +148,17 @@ class Recorder:
     def metrics(self) -> list[dict[str, Any]]:
         return [view.metrics for view in self.views]
 
+    @property
+    def events(self) -> list[str]:
+        return [event for metrics in self.metrics for event in metrics["events"]]
+
+
+def gap(left: Tree, right: Tree) -> float:
+    """The largest difference of two trees with the same names."""
+    ours, theirs = dict(tree.leaves(left)), dict(tree.leaves(right))
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours if ours[name].numel())
+
 
 def job_of(
     method: str | Method,

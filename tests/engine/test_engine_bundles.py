@@ -34,7 +34,7 @@ from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.registry import choose
 from fewfed.phase import Clock
 from fewfed.tree import Tree
-from support import Recorder, digits_federation, job_of, run
+from support import Recorder, digits_federation, gap, job_of, run
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -63,16 +63,6 @@ def stacked(job: Job, stack: int = 4, rounds: int = 2, chosen: tuple[Choice, ...
 
 def alone(job: Job, rounds: int = 2) -> Recorder:
     return run(job, rounds=rounds, cohort=len(job.federation))
-
-
-def gap(left: Tree, right: Tree) -> float:
-    ours, theirs = dict(tree.leaves(left)), dict(tree.leaves(right))
-    assert ours.keys() == theirs.keys()
-    return max(float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours if ours[name].numel())
-
-
-def events(recorder: Recorder) -> list[str]:
-    return [event for metrics in recorder.metrics for event in metrics["events"]]
 
 
 @dataclass(frozen=True)
@@ -138,7 +128,7 @@ def test_bundles_agree_with_the_reference_for_uneven_clients(name: str) -> None:
     for ours, theirs in zip(found.metrics, expected.metrics, strict=True):
         assert ours["failed"] == theirs["failed"] == []
         assert (ours["bytes"], ours["steps"]) == (theirs["bytes"], theirs["steps"])
-    assert not events(found)
+    assert not found.events
 
 
 def test_bundles_are_stacked_indeed() -> None:
@@ -207,7 +197,7 @@ def test_a_worker_killed_in_a_bundle_is_replaced_and_changes_nothing(tmp_path: P
     survived = stacked(job)
     assert (tmp_path / "died").exists()
     assert not differences(survived.server, stacked(even_job(FedAvg())).server)
-    (event,) = events(survived)
+    (event,) = survived.events
     assert "signal 9" in event
     assert "4, 5, 6, 7" in event
     assert all(not metrics["failed"] for metrics in survived.metrics)
@@ -246,7 +236,7 @@ def test_a_client_without_rows_in_a_bundle_is_left_out_alone() -> None:
 def test_what_cannot_be_stacked_runs_one_by_one_and_says_so_once() -> None:
     job = even_job(ReadsTheClient())
     found = stacked(job)
-    (event,) = events(found)
+    (event,) = found.events
     assert "phase 'train' runs clients that cannot be stacked one by one" in event
     assert "ctx.client" in event
     assert "device" not in event
@@ -266,7 +256,7 @@ def test_timing_chooses_once_and_says_what_it_saw(any_run: pytest.MonkeyPatch, m
     any_run.setattr(trial, "MARGIN", margin)
     job = even_job("fedavg")
     found, expected = stacked(job, stack=0), alone(job)
-    (event,) = events(found)
+    (event,) = found.events
     assert event.startswith(f"phase 'train': clients {way}, timed on 8: one by one ")
     assert "ms a client step" in event
     assert gap(found.server, expected.server) < CLOSE
@@ -279,15 +269,15 @@ def test_a_slow_step_a_short_run_and_few_clients_are_not_tried(monkeypatch: pyte
     reference = alone(job).server
     monkeypatch.setattr(trial, "STEP_LIMIT", 1e9)
     found = stacked(job, stack=0)
-    assert "one by one, without a trial of stacks: the run trains for" in events(found)[0]
+    assert "one by one, without a trial of stacks: the run trains for" in found.events[0]
     assert not differences(found.server, reference)
     monkeypatch.setattr(trial, "STEP_LIMIT", 0.0)
     found = stacked(job, stack=0)
-    assert "one by one, without a trial of stacks: a step takes" in events(found)[0]
+    assert "one by one, without a trial of stacks: a step takes" in found.events[0]
     assert not differences(found.server, reference)
     few = even_job("fedavg", clients=2 * trial.LEAST - 2)
     found = stacked(few, stack=0)
-    assert not events(found)
+    assert not found.events
     assert not differences(found.server, alone(few).server)
 
 
@@ -295,7 +285,7 @@ def test_a_method_that_cannot_be_stacked_stays_one_by_one(any_run: pytest.Monkey
     any_run.setattr(trial, "MARGIN", 1e9)
     job = even_job(ReadsTheClient())
     found = stacked(job, stack=0)
-    (event,) = events(found)
+    (event,) = found.events
     assert event.startswith("phase 'train': clients one by one, since ")
     assert "ctx.client" in event
     assert not differences(found.server, alone(job).server)
@@ -304,7 +294,7 @@ def test_a_method_that_cannot_be_stacked_stays_one_by_one(any_run: pytest.Monkey
 def test_a_trial_that_takes_its_worker_down_is_no_choice_for_stacks(any_run: pytest.MonkeyPatch) -> None:
     job = even_job(Disturbed(happens=kills(5)))
     found = stacked(job, stack=0, rounds=1)
-    assert any("clients one by one, since the trial failed" in event for event in events(found))
+    assert any("clients one by one, since the trial failed" in event for event in found.events)
     assert [failure["client"] for failure in found.metrics[0]["failed"]] == [5]
 
 
@@ -312,7 +302,7 @@ def test_clients_that_fail_first_do_not_decide(any_run: pytest.MonkeyPatch) -> N
     any_run.setattr(trial, "MARGIN", 1e9)
     job = even_job(Disturbed(ends=raises(RuntimeError("unplugged"), 0, 1)))
     found = stacked(job, stack=0, rounds=1)
-    assert "side by side" in events(found)[0]
+    assert "side by side" in found.events[0]
     assert [failure["client"] for failure in found.metrics[0]["failed"]] == [0, 1]
 
 
@@ -322,7 +312,7 @@ def test_phases_choose_for_themselves_and_those_without_training_do_not(any_run:
     trained = [phase.name for phase in job.method.phases(Clock(0, 2, 2)) if phase.epochs]
     assert len(trained) > 1
     found = stacked(job, stack=0)
-    assert [Choice.told(event) is not None for event in events(found)] == [True] * len(trained)
+    assert [Choice.told(event) is not None for event in found.events] == [True] * len(trained)
     assert gap(found.server, alone(job).server) < CLOSE
 
 
@@ -333,7 +323,7 @@ def test_a_choice_that_was_told_is_kept(any_run: pytest.MonkeyPatch) -> None:
         choice = Choice("train", way, "timed on 8: one by one 0.400 ms, stacked 0.100 ms a client step")
         assert Choice.told(str(choice)) == choice
         found = stacked(job, stack=0, chosen=(choice,))
-        assert not events(found)
+        assert not found.events
         assert bool(differences(found.server, alone(job).server)) == (way is not Way.ALONE)
     assert Choice.told("a worker process died (signal 9) and was replaced; run again: 1") is None
 

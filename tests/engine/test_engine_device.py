@@ -18,7 +18,7 @@ from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.registry import choose, registered
 from fewfed.optim import Optimizer
 from fewfed.tree import Tree
-from support import digits_federation, job_of, run
+from support import digits_federation, gap, job_of, run
 
 UNEVEN = (5, 12, 8, 30, 12, 9, 20, 12, 17, 12)
 """Rows of the clients: other numbers of steps, and some with batches of their own size."""
@@ -36,12 +36,6 @@ TOLERANCE = {
 
 def device(plan: str, job: object) -> Device:
     return Device(job, DeviceOptions(device="cpu", plan=plan, width=4))  # type: ignore[arg-type]
-
-
-def gap(left: Tree, right: Tree) -> float:
-    ours, theirs = dict(tree.leaves(left)), dict(tree.leaves(right))
-    assert ours.keys() == theirs.keys()
-    return max(float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours if ours[name].numel())
 
 
 @pytest.mark.parametrize(("plan", "sizes"), [("graphs", UNEVEN), ("stacked", UNEVEN), ("stacked", EVEN)])

@@ -25,7 +25,7 @@ from fewfed.methods.registry import choose
 from fewfed.network import Network
 from fewfed.phase import Clock
 from fewfed.tree import Tree
-from support import Recorder, digits_federation, job_of, run
+from support import Recorder, digits_federation, gap, job_of, run
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -68,16 +68,6 @@ def ended(job: Job, layout: Layout, stack: int = 1, chosen: tuple[Choice, ...] =
 
 def reference(job: Job) -> Tree:
     return run(job, cohort=len(job.federation)).server
-
-
-def gap(left: Tree, right: Tree) -> float:
-    ours, theirs = dict(tree.leaves(left)), dict(tree.leaves(right))
-    assert ours.keys() == theirs.keys()
-    return max(float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours if ours[name].numel())
-
-
-def events(recorder: Recorder) -> list[str]:
-    return [event for metrics in recorder.metrics for event in metrics["events"]]
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -158,7 +148,7 @@ def test_as_they_are_one_by_one_is_the_reference_bit_for_bit(any_run: pytest.Mon
     any_run.setattr(trial, "LAYOUT_MARGIN", 1e9)
     job = small_job()
     found = ended(job, "plain")
-    assert not events(found)
+    assert not found.events
     assert not differences(found.server, reference(job))
 
 
@@ -167,7 +157,7 @@ def test_networks_without_kernels_and_short_runs_are_not_tried() -> None:
     assert not has_kernels(tiny.model()["params"])
     for job in (small_job(net=tiny), small_job()):
         found = ended(job, "auto", stack=0)
-        assert not events(found)
+        assert not found.events
         assert not differences(found.server, reference(job))
 
 
@@ -188,7 +178,7 @@ def test_timing_chooses_once_for_few_clients_and_slow_steps_too(
     any_run.setattr(trial, "LAYOUT_MARGIN", margin)
     job = small_job()
     found = ended(job, "auto", stack)
-    (event,) = events(found)
+    (event,) = found.events
     assert event.startswith(f"phase 'train': clients {way}, timed: plain ")
     assert "channels last" in event
     assert bool(differences(found.server, reference(job))) == (way is Way.CHANNELS_LAST)
@@ -214,7 +204,7 @@ def test_stacks_are_tried_against_the_faster_layout(any_run: pytest.MonkeyPatch)
     any_run.setattr(trial, "SHORT", 0.0)
     for margin, way in ((0.0, Way.CHANNELS_LAST), (1e9, Way.STACKED)):
         any_run.setattr(trial, "MARGIN", margin)
-        (event,) = events(ended(small_job(), "auto", stack=0))
+        (event,) = ended(small_job(), "auto", stack=0).events
         assert event.startswith(f"phase 'train': clients {way}, timed: plain ")
         assert f"; timed on 3: {Way.CHANNELS_LAST} " in event
 
@@ -223,7 +213,7 @@ def test_a_network_that_needs_its_features_in_order_keeps_them_so(any_run: pytes
     any_run.setattr(trial, "LAYOUT_MARGIN", 1e9)
     job = small_job(net=network(Viewed()))
     found = ended(job, "auto")
-    (event,) = events(found)
+    (event,) = found.events
     assert event.startswith(f"phase 'train': clients one by one, since {Way.CHANNELS_LAST} fails: ")
     assert not differences(found.server, reference(job))
 
