@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fewfed.data import splits
 from fewfed.data.splits import DirichletOptions, Split, make_split, parse_rule
 from fewfed.errors import ConfigError, DataError
 
@@ -295,3 +297,13 @@ def test_rows_of_a_class_are_mixed_before_they_are_cut(rule: str) -> None:
     split = make_split(rule, np.zeros(1000, dtype=int), 1, 4, 0)
     for client in range(4):
         assert len(set(split.rows(client) // 100)) == 10
+
+
+def test_counting_and_hashing_in_parts_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = make_split("dir:0.5", BALANCED, 10, 17, 0)
+    digest = hashlib.sha256(split.offsets.astype("<i8").tobytes() + split.order.astype("<i8").tobytes()).hexdigest()
+    monkeypatch.setattr(splits, "_CLIENTS_AT_ONCE", 3)
+    counts = split.counts(BALANCED, 10)
+    for client in range(17):
+        assert counts[client].tolist() == [int((BALANCED[split.rows(client)] == label).sum()) for label in range(10)]
+    assert split.digest == digest

@@ -43,6 +43,9 @@ NATURAL = ("domain", "subject", "client")
 BY_CLASS = ("qua", "dir", "dirm", "exact")
 WHOLE = ("N", "Q")
 
+_CLIENTS_AT_ONCE = 1 << 15
+"""Counted or hashed together, so that a million of them need little room for it."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -96,9 +99,16 @@ class Split:
 
     def counts(self, labels: np.ndarray, classes: int) -> np.ndarray:
         """Rows of each class on each client, clients by classes."""
-        owner = np.repeat(np.arange(len(self)), self.sizes)
-        cell = owner * classes + np.asarray(labels)[self.order]
-        return np.bincount(cell, minlength=len(self) * classes).reshape(len(self), classes).astype(np.int64, copy=False)
+        labels = np.asarray(labels)
+        counts = np.empty((len(self), classes), np.int32)
+        for first in range(0, len(self), _CLIENTS_AT_ONCE):
+            here = self.offsets[first : first + _CLIENTS_AT_ONCE + 1]
+            clients = len(here) - 1
+            owner = np.repeat(np.arange(clients), np.diff(here))
+            cell = owner * classes + labels[self.order[here[0] : here[-1]]]
+            part = np.bincount(cell, minlength=clients * classes)
+            counts[first : first + clients] = part.reshape(clients, classes)
+        return counts
 
     @property
     def digest(self) -> str:
@@ -270,5 +280,6 @@ def _check(
 def _sha256(*arrays: np.ndarray) -> str:
     digest = hashlib.sha256()
     for array in arrays:
-        digest.update(np.ascontiguousarray(array, dtype="<i8").data)
+        for first in range(0, len(array), _CLIENTS_AT_ONCE):
+            digest.update(np.ascontiguousarray(array[first : first + _CLIENTS_AT_ONCE], dtype="<i8").data)
     return digest.hexdigest()
