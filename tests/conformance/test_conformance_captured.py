@@ -1,0 +1,90 @@
+"""Which methods' steps an accelerator can replay, and why the others cannot. See README.md in this folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from conformance_cases import Reference, job_of, play, training_for
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.lane import Lane
+from fewfed.engine.job import Job
+from fewfed.method import Batch, Context
+from fewfed.methods.fedavg import FedAvg
+from fewfed.tree import Tree
+
+pytestmark = pytest.mark.timeout(120)
+
+STEP_BY_STEP: Mapping[str, str] = {
+    "fedfa-anchor": "its loss uses ctx.steps",
+    "fedfa-anchor:released": "its loss uses ctx.steps",
+    "fedgen-latent": "its loss uses ctx.data",
+    "flea:official": "its batches differ in size",
+}
+"""Methods that cannot be captured, with the reason the run gives."""
+
+_WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "repeat_interleave")
+
+
+@dataclass(frozen=True)
+class Looking(FedAvg):
+    """A loss that looks at its own value."""
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        terms = super().loss(work, ctx, batch)
+        return {"task": terms["task"] * (2 if float(terms["task"].detach()) > 1e9 else 1)}
+
+
+class NoLookingAtValues(TorchDispatchMode):
+    """Refuses operations for which a host has to wait for its device: a captured graph cannot have them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        by_mask = name in ("index", "index_put", "index_put_") and any(
+            isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in args[1] if index is not None
+        )
+        if name in _WAITS or by_mask:
+            raise RuntimeError(f"the step looks at values: {name}")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Lane._step
+
+    def watching(lane: Lane) -> None:
+        with contextlib.nullcontext() if lane.width > 1 else NoLookingAtValues():  # A stack refuses that by itself.
+            step(lane)
+
+    monkeypatch.setattr(Lane, "_step", watching)
+
+
+def events(job: Job, plan: str) -> list[str]:
+    device = Device(job, DeviceOptions(device="cpu", plan=plan, width=4))  # type: ignore[arg-type]
+    return [event for metrics in play(job, device, rounds=2, evaluate_every=9).metrics for event in metrics["events"]]
+
+
+@pytest.mark.usefixtures("watched")
+@pytest.mark.parametrize("plan", ["graphs", "stacked"])
+def test_a_step_can_be_replayed_or_the_reason_is_known(reference: Reference, plan: str) -> None:
+    said = events(reference.played.job, plan)
+    reason = STEP_BY_STEP.get(reference.spec)
+    if reason is None:
+        assert said == []
+    else:
+        assert said
+        assert all("runs step by step on the device" in event and reason in event for event in said)
+
+
+@pytest.mark.usefixtures("watched")
+@pytest.mark.parametrize("plan", ["graphs", "stacked"])
+def test_a_step_that_looks_at_values_would_be_noticed(plan: str) -> None:
+    (said,) = events(job_of(Looking(), training_for("fedavg")), plan)
+    assert said.startswith("phase 'train' runs step by step on the device: ")
