@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ratios import Ratios
+
 from fewfed.report.curves import require_matplotlib
 
 Record = Mapping[str, Any]
@@ -16,20 +18,6 @@ AXES = {"clients": "clients", "cohort": "clients a round", "processes": "worker 
 TIMES = {"clients": "time per round", "cohort": "time per client turn", "processes": "speed"}
 MOST_TIME, MOST_MEMORY = 1.10, 1.20
 """What the largest federation may cost beside the reference."""
-
-
-@dataclass(frozen=True)
-class Ratios:
-    """One quantity of one setting, relative to the reference: a value for each repeat."""
-
-    values: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.values)
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({min(self.values):.2f} to {max(self.values):.2f})"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from peers import contract, environments, measure, workload
 from peers.settings import SETTINGS
-from peers.tables import Entry, Pair, Spread, bare_runs, markdown, ratio, unrest
+from peers.tables import Entry, Pair, bare_runs, markdown, ratio, unrest
+from ratios import Ratios
 
 
 def a_run(whole: float, rounds: float, peak_mb: float = 100.0, processes: int = 2) -> measure.Run:
@@ -68,14 +69,16 @@ def test_a_ratio_is_taken_to_the_mean_of_both_neighbours() -> None:
     assert ratio(3.0, 1.0, 2.0) == 2.0
     pair = Pair(a_run(whole=9.0, rounds=4.0), a_run(whole=2.0, rounds=1.0), a_run(whole=4.0, rounds=3.0))
     assert (pair.whole_ratio, pair.rounds_ratio) == (3.0, 2.0)
-    assert Spread.of([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
+    spread = Ratios((3.0, 1.0, 2.0))
+    assert (spread.median, spread.low, spread.high) == (2.0, 1.0, 3.0)
 
 
 def test_a_run_of_the_bare_loop_counts_once_though_it_has_two_neighbours() -> None:
     own, bare = a_run(1.0, 1.0), [a_run(1.0, seconds) for seconds in (2.0, 4.0, 5.0)]
     entries = [Entry("a", "A", pairs=[Pair(own, *bare[:2])]), Entry("b", "B", pairs=[Pair(own, *bare[1:])])]
     assert bare_runs(entries) == bare
-    assert unrest(bare) == Spread(1.0, 0.5, 1.25)
+    spread = unrest(bare)
+    assert (spread.median, spread.low, spread.high) == (1.0, 0.5, 1.25)
 
 
 def test_the_table_has_the_fastest_first_and_names_what_is_missing() -> None:

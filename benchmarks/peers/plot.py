@@ -6,7 +6,9 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from peers.tables import Entry, Spread
+from ratios import Ratios
+
+from peers.tables import Entry
 
 
 def plot(results: Mapping[str, Sequence[Entry]], path: Path) -> bool:
@@ -24,7 +26,7 @@ def plot(results: Mapping[str, Sequence[Entry]], path: Path) -> bool:
     for axes, (setting, entries) in zip(panels[0], results.items(), strict=True):
         shown = sorted((entry for entry in entries if entry.measured), key=lambda entry: -entry.rounds_ratio.median)
         for offset, label, color in ((0.2, "rounds", "tab:blue"), (-0.2, "whole command", "tab:orange")):
-            spreads: list[Spread] = [entry.rounds_ratio if label == "rounds" else entry.whole_ratio for entry in shown]
+            spreads: list[Ratios] = [entry.rounds_ratio if label == "rounds" else entry.whole_ratio for entry in shown]
             medians = [spread.median for spread in spreads]
             reach = [
                 [spread.median - spread.low for spread in spreads],

@@ -6,23 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ratios import Ratios
+
 from peers.measure import Run
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median and range over repeats."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(statistics.median(values), min(values), max(values))
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
 @dataclass(frozen=True)
@@ -64,12 +50,12 @@ class Entry:
         return self.not_measured or "; ".join(self.failures) or "no repeat was run"
 
     @property
-    def rounds_ratio(self) -> Spread:
-        return Spread.of([pair.rounds_ratio for pair in self.pairs])
+    def rounds_ratio(self) -> Ratios:
+        return Ratios(tuple(pair.rounds_ratio for pair in self.pairs))
 
     @property
-    def whole_ratio(self) -> Spread:
-        return Spread.of([pair.whole_ratio for pair in self.pairs])
+    def whole_ratio(self) -> Ratios:
+        return Ratios(tuple(pair.whole_ratio for pair in self.pairs))
 
     @property
     def peak_mb(self) -> float:
@@ -87,10 +73,10 @@ def bare_runs(entries: Sequence[Entry]) -> list[Run]:
     return list({id(run): run for run in runs}.values())
 
 
-def unrest(runs: Sequence[Run]) -> Spread:
+def unrest(runs: Sequence[Run]) -> Ratios:
     """The bare loop's rounds as multiples of their median: how steady the machine was."""
     median = statistics.median(run.rounds for run in runs)
-    return Spread.of([run.rounds / median for run in runs])
+    return Ratios(tuple(run.rounds / median for run in runs))
 
 
 def markdown(title: str, entries: Sequence[Entry]) -> str:

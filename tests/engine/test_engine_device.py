@@ -12,6 +12,7 @@ from fewfed import tree
 from fewfed.engine.device.board import Board
 from fewfed.engine.device.executor import Device, DeviceOptions
 from fewfed.engine.device.optimizer import DeviceOptimizer
+from fewfed.engine.sequential import Sequential
 from fewfed.errors import ConfigError
 from fewfed.method import Batch, Context, Differentiate, Method
 from fewfed.methods.fedavg import FedAvg
@@ -186,3 +187,15 @@ def test_parameters_that_are_no_numbers_are_left_out(plan: str) -> None:
     assert 0 < len(left_out) < 6
     assert sorted(failure["client"] for failure in found.metrics[0]["failed"]) == sorted(left_out)
     assert gap(found.server, expected.server) < 2e-5
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_scores_do_not_depend_on_how_kernels_lie(precision: str) -> None:
+    job = job_of("fedavg", digits_federation(4, 12))
+    executor = Device(job, DeviceOptions(device="cpu", precision=precision))
+    models = [job.net.model(), run(job).server["model"]]
+    expected = Sequential(job).evaluate(models)
+    for ours, theirs in zip(executor.evaluate(models), expected, strict=True):
+        found, wanted = ours.as_json(), theirs.as_json()
+        assert found.pop("loss") == pytest.approx(wanted.pop("loss"), rel=1e-6)
+        assert found == wanted

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fewfed.engine.device.packed import Packed
 from fewfed.engine.device.rows import table_of
-from fewfed.engine.device.watch import CannotCapture, of_anybody
+from fewfed.engine.device.watch import of_anybody
 from fewfed.method import Context, Method
 from fewfed.plan import Draws
 from fewfed.tree import Tree
@@ -116,8 +116,7 @@ class Drawing:
             try:
                 drawn = self._at_once(draws, steps, anybody, batch, known)
                 return Packed.of_stack(drawn, sum(steps), self._pinned).parts(steps)
-            except (CannotCapture, RuntimeError, NotImplementedError, TypeError):
-                # It looks at the client, or at the numbers themselves: the turn alone will show which.
+            except Exception:  # It looks at the client, or at the numbers themselves: each turn alone will show it.
                 self._apart.add(kind)
                 draws = [_fresh(ctx) for ctx in contexts]
         return [self.turn(each, ctx, batch) for each, ctx in zip(draws, contexts, strict=True)]

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from fewfed import tree
+from fewfed.engine import layout
 from fewfed.engine.client import evaluation_rows, run_member, scored
 from fewfed.engine.device.board import Board
 from fewfed.engine.device.compiled import Compiler
@@ -91,7 +91,6 @@ class Device:
         self._fusion = Fusion(on=self._options.compiled == "parts")
         self._preparation = Preparation(self._job, self._device)
         self._reports = Reports(job.method)
-        self._test_x: Tensor | None = None
         self._lanes: dict[tuple[object, ...], list[Lane]] = {}
         self._shared: dict[str, Board] = {}
         self._exact: set[str] = set()
@@ -120,22 +119,17 @@ class Device:
 
     def evaluate(self, models: Iterable[Tree]) -> list[Score]:
         """Outputs are made on the device and scored on the host, so that every executor counts with the same code."""
-        if self._test_x is None:
-            self._test_x = self._laid_out(self._job.federation.test.x)
+        test = self._job.federation.test
         at_once = 4 * evaluation_rows(self._job)
         scores = []
         with torch.no_grad():
             for model in models:
-                here = tree.map(self._laid_out, tree.to(model, self._device))
-                parts = [self._job.net.apply(here, x, train=False) for x in torch.split(self._test_x, at_once)]
-                scores.append(scored(self._host, torch.cat(parts).cpu(), 0, len(self._test_x)))
+                here = tree.to(model, self._device)
+                if self._precision.channels_last:
+                    here["params"] = layout.channels_last(here["params"])
+                parts = [self._job.net.apply(here, x, train=False) for x in torch.split(test.x, at_once)]
+                scores.append(scored(self._host, layout.plain(torch.cat(parts).cpu()), 0, len(test)))
         return scores
-
-    def _laid_out(self, leaf: Tensor) -> Tensor:
-        """Images and kernels as the precision's convolutions like them; outputs differ by rounding at most."""
-        if self._precision.channels_last and leaf.dim() == 4:
-            return leaf.to(memory_format=torch.channels_last)
-        return leaf
 
     def events(self) -> list[str]:
         events, self._events = self._events, []
