@@ -38,12 +38,12 @@ FIVE := fedavg flea fedntd fedfa scaffold
 # Needs only a Python with torch (2.9 or later, CUDA), numpy and safetensors: the GPU machine may lack everything else. The last
 # line needs CIFAR-10 in a folder of FEWFED_DATA.
 bench-gpu:
-	$(PYTHON) benchmarks/steps.py --networks lenet5 --methods $(FIVE) --plans eager graphs stacked --clients 128 --width 64
-	$(PYTHON) benchmarks/steps.py --networks harnet audionet --methods $(FIVE) --plans eager graphs stacked \
+	$(PYTHON) benchmarks/steps.py --networks lenet5 --methods $(FIVE) --clients 128 --width 64
+	$(PYTHON) benchmarks/steps.py --networks harnet audionet --methods $(FIVE) --plans graphs \
 	  --precisions tf32 float32 --clients 32
 	$(PYTHON) benchmarks/steps.py --networks mobilenetv2 resnet18 --methods $(FIVE) --plans graphs \
-	  --precisions bf16 float32 --compiled parts --clients 48
-	$(PYTHON) benchmarks/steps.py --networks mobilenetv2 resnet18 --plans eager stacked --clients 16 --width 8
+	  --precisions bf16 float32 --compiled parts --clients 24
+	$(PYTHON) benchmarks/steps.py --plans eager stacked --precisions tf32 float32 --clients 16 --width 16
 	$(PYTHON) benchmarks/agreement.py
 	$(PYTHON) benchmarks/curves.py --data cifar10 --split qua:3 --clients 500 --rounds 100 --methods fedavg flea \
 	  --precisions bf16 --augment static

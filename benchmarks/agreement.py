@@ -99,8 +99,8 @@ def main() -> None:
             except Exception as error:
                 table[spec][plan] = f"{type(error).__name__}: {str(error)[:200]}"
                 print(f"{spec:16} {plan:8} {table[spec][plan]}", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(table, indent=1))
+        if options.json:
+            options.json.write_text(json.dumps(table, indent=1))
 
 
 if __name__ == "__main__":

@@ -166,6 +166,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--compiled", choices=["auto", "none", "parts", "steps"], default="none")
+    parser.add_argument("--kernels", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -179,10 +180,13 @@ def main() -> None:
             for precision in options.precisions:
                 for plan in options.plans:
                     setting = DeviceOptions(
-                        options.device, plan, precision, options.streams, options.width, options.compiled
-                    )
+                        options.device, plan, precision, options.streams, options.width, options.compiled,
+                        options.kernels,
+                    )  # fmt: skip
+                    # Step by step, one client takes as long as any other.
+                    clients = min(options.clients, 4) if plan == "eager" else options.clients
                     try:
-                        seconds, events = planned(name, method, setting, options.clients)
+                        seconds, events = planned(name, method, setting, clients)
                     except Exception as error:
                         print(
                             f"{name} {method} {plan} {precision}: {type(error).__name__}: {str(error)[:200]}",
@@ -191,8 +195,8 @@ def main() -> None:
                         continue
                     row = {
                         "network": name, "method": method, "plan": plan, "precision": precision,
-                        "compiled": options.compiled, "bare_fedavg_ms": 1e3 * plain, "bare_ms": 1e3 * own,
-                        "ms": 1e3 * seconds, "times_faster_than_fedavg": plain / seconds,
+                        "compiled": options.compiled, "kernels": options.kernels, "bare_fedavg_ms": 1e3 * plain,
+                        "bare_ms": 1e3 * own, "ms": 1e3 * seconds, "times_faster_than_fedavg": plain / seconds,
                         "times_faster": own / seconds, "floor_ms": 1e3 * least[precision], "events": events,
                     }  # fmt: skip
                     results.append(row)

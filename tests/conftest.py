@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("repeatable")
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # Looked at when Triton is first imported, by whatever test comes first.
 
 
 @pytest.fixture(autouse=True)

@@ -29,3 +29,10 @@ def did_you_mean(kind: str, name: str, known: Iterable[str]) -> str:
     if near:
         return f"unknown {kind} '{name}': did you mean '{near[0]}'?"
     return f"unknown {kind} '{name}': expected one of {', '.join(options)}"
+
+
+def in_one_line(error: BaseException) -> str:
+    """What a library's error says, for a sentence of ours."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    # A line that only announces (another process's traceback, a place in a kernel) says nothing: the last one does.
+    return lines[-1] if lines[0].rstrip().endswith(":") else lines[0]

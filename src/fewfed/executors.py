@@ -40,6 +40,7 @@ def executor_for(experiment: Experiment, job: Job, cohort: int, alone: bool, pas
                 streams=experiment.streams,
                 width=experiment.stack,
                 compiled=experiment.compiled,
+                kernels=experiment.kernels,
             ),
         )
     if name == "workers":

@@ -11,6 +11,7 @@ from itertools import islice
 from fewfed.engine.client import run_member
 from fewfed.engine.device.executor import Device, DeviceOptions
 from fewfed.engine.job import Block, Job, Member, Outcome
+from fewfed.errors import in_one_line
 from fewfed.phase import Clock, Phase
 from fewfed.tree import Tree
 
@@ -45,8 +46,7 @@ class Stacks:
                 for one in outcome.done if isinstance(outcome, Block) else (outcome,):
                     found[one.client] = one
         except Exception as error:  # Whatever it is, a client alone shows whether it is to blame.
-            first = (str(error).strip().splitlines() or [""])[0]
-            event = _cannot(f"phase '{phase.name}'", f"{type(error).__name__}: {first}")
+            event = _cannot(f"phase '{phase.name}'", f"{type(error).__name__}: {in_one_line(error)}")
             alone = [run_member(self._job, phase, clock, shared, member, channels_last) for member in members]
             return alone, [event]
         return [found[member.client] for member in members], [_of_the_cpu(event) for event in device.events()]

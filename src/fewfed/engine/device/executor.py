@@ -17,6 +17,7 @@ import torch
 from fewfed import tree
 from fewfed.engine import layout
 from fewfed.engine.client import evaluation_rows, run_member, scored
+from fewfed.engine.device import norms
 from fewfed.engine.device.board import Board
 from fewfed.engine.device.compiled import Compiler
 from fewfed.engine.device.lane import Finished, Lane, Precision, Turn
@@ -25,7 +26,7 @@ from fewfed.engine.device.reports import Reports
 from fewfed.engine.device.rows import DeviceFederation
 from fewfed.engine.device.watch import CannotCapture
 from fewfed.engine.job import Block, Done, Failed, Job, Member, Outcome
-from fewfed.errors import ConfigError, FewfedError
+from fewfed.errors import ConfigError, FewfedError, in_one_line
 from fewfed.fusion import Fusion
 from fewfed.method import Report
 from fewfed.phase import Clock, Phase
@@ -60,6 +61,8 @@ class DeviceOptions:
     compiled: Compiled = "auto"
     """What torch's compiler fuses before steps are captured: nothing, marked functions (`graphs` only), whole steps;
     `auto` is marked functions in long runs, if timing says so."""
+    kernels: bool = True
+    """BatchNorm by kernels of our own in the `graphs` plan, where features lie channels last."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ class Device:
         self._clocked: set[str] = set()
         self._chosen: PlanName | None = None if self._options.plan == "auto" else self._options.plan
         self._events: list[str] = []
+        self._norms = self._find_norms()
+        self._norms_of_stacks = norms.in_float32(job.net) if self._precision.autocast else None
         self._reasons: set[str] = set()
         allow = self._options.precision != "float32"
         torch.backends.cuda.matmul.allow_tf32 = allow
@@ -139,6 +144,18 @@ class Device:
         self._preparation.close()
         self._lanes.clear()
 
+    def _find_norms(self) -> norms.Norms | None:
+        if not (self._options.kernels and self._precision.channels_last and self._options.plan in ("auto", "graphs")):
+            return None
+        try:
+            found = norms.of(self._job.net, self._device, self._precision.autocast or torch.float32)
+        except norms.NoKernels as error:
+            self._events.append(f"BatchNorm runs without kernels of its own: {error}")
+            return None
+        if found:
+            self._events.append(f"{found.layers} BatchNorm layers have kernels of their own in plan 'graphs'")
+        return found
+
     def _here(self, member: Member) -> Member:
         return Member(member.client, tree.to(member.personal, self._device), tree.to(member.state, self._device))
 
@@ -159,7 +176,7 @@ class Device:
                     prospects.append(prospect)
             ended = self._train_exactly_if_needed(phase, clock, shared, prospects)
         except (CannotCapture, RuntimeError, NotImplementedError) as error:
-            reason = f"phase '{phase.name}' runs step by step on the device: {_first_line(error)}"
+            reason = f"phase '{phase.name}' runs step by step on the device: {in_one_line(error)}"
             if reason not in self._reasons:
                 self._reasons.add(reason)
                 self._events.append(reason)
@@ -254,21 +271,30 @@ class Device:
         position = number % wanted
         if position < len(lanes):
             return lanes[position]
-        try:
-            lane = self._captured(shared, block, width, capacity, masked)
-        except Exception as error:
-            if not (self._fusion.on and self._fusion.met):
-                raise
-            # A loss that differentiates inside itself, say: torch's compiler knows first derivatives only.
-            self._events.append(f"phase '{example.ctx.phase.name}' runs without fused parts: {_first_line(error)}")
-            self._fusion.on = False
-            lane = self._captured(shared, block, width, capacity, masked)
+        lane = self._captured_somehow(shared, block, width, capacity, masked)
         if self._shared[example.ctx.phase.name].padded and not lane.finite():
             raise _ReadsPadding
         if lane.seen:
             self._clocked.add(example.ctx.phase.name)
         lanes.append(lane)
         return lane
+
+    def _captured_somehow(self, shared: Tree, block: Sequence[Turn], width: int, capacity: int, masked: bool) -> Lane:
+        """A lane, without what its loss cannot have: one that differentiates inside itself may not be compiled, say."""
+        while True:
+            try:
+                return self._captured(shared, block, width, capacity, masked)
+            except Exception as error:
+                if self._fusion.on and self._fusion.met:
+                    self._fusion.on = False
+                    left_out = "fused parts"
+                elif self._norms and width == 1:
+                    self._norms = None
+                    left_out = "kernels for BatchNorm"
+                else:
+                    raise
+                reason = f"phase '{block[0].ctx.phase.name}' runs without {left_out}: {in_one_line(error)}"
+                self._events.append(reason)
 
     def _captured(self, shared: Tree, block: Sequence[Turn], width: int, capacity: int, masked: bool) -> Lane:
         example = block[0]
@@ -284,6 +310,7 @@ class Device:
             # A step that looks at the clock differs from round to round: compiling it each time would not pay.
             compiler=None if example.ctx.phase.name in self._clocked else self._compiler,
             fusion=self._fusion,
+            norms=self._norms if width == 1 else self._norms_of_stacks,
         )
         lane.follow()
         with lane.queue():
@@ -298,7 +325,7 @@ class Device:
             try:
                 times[plan] = self._timed(plan, clock, shared, block)
             except (RuntimeError, NotImplementedError) as error:
-                self._events.append(f"plan '{plan}' cannot run this method: {_first_line(error)}")
+                self._events.append(f"plan '{plan}' cannot run this method: {in_one_line(error)}")
         if not times:
             raise CannotCapture("neither plan can run it")
         best = min(times, key=lambda plan: times[plan])
@@ -366,10 +393,6 @@ def _outcome(turn: Turn, report: Report | Exception, terms: dict[str, float], no
     if isinstance(report, Exception):
         return Failed(client, phase, f"{type(report).__name__}: {report}")
     return Done(client, report.upload, report.state, report.weight, turn.steps, terms)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _power_of_two(number: int) -> int:

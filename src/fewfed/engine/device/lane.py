@@ -18,6 +18,7 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.engine.device.compiled import Compiler, Function
 from fewfed.engine.device.gradients import Gradients
+from fewfed.engine.device.norms import Norms
 from fewfed.engine.device.optimizer import DeviceOptimizer
 from fewfed.engine.device.packed import Packed
 from fewfed.engine.job import Job
@@ -92,10 +93,11 @@ class Lane:
         kind: object = None,
         compiler: Compiler | None = None,
         fusion: Fusion,
+        norms: Norms | None = None,
     ) -> None:
         device = example.x.device
         self.width, self.capacity, self._masked, self._precision = width, steps, masked, precision
-        self._kind, self._compiler, self._fusion = kind, compiler, fusion
+        self._kind, self._compiler, self._fusion, self._norms = kind, compiler, fusion, norms
         self._training: Training = job.training_of(example.ctx.phase)
         self.shared = shared
         self.work = self._static(example.work)
@@ -193,11 +195,11 @@ class Lane:
     def result(self, turns: Sequence[Turn]) -> Finished:
         """Copies of the work trees and of the summed terms of the turns just run."""
         columns = [value.float().reshape(self.width) for value in self._sums.values()]
-        sums = torch.stack([*columns, self._norms()], 1)
+        sums = torch.stack([*columns, self._lengths()], 1)
         own = tree.clone(self._own) if self.width > 1 else {}
         return Finished(tuple(turns), tree.clone(self.work), own, sums[: len(turns)], tuple(self._sums), self.width)
 
-    def _norms(self) -> Tensor:
+    def _lengths(self) -> Tensor:
         with torch.no_grad():
             if not self._params:
                 return torch.zeros(self.width, device=self._x.device)
@@ -225,7 +227,7 @@ class Lane:
 
     def _gradient(self, batch: Batch, active: Tensor | None) -> tuple[Tree, Tree]:
         if self.width == 1 and self._compiler is None:
-            with self._fusion.asked():
+            with self._fusion.asked(), self._normalising():
                 return self._gradients.by_autograd(self.work, self._own, self.shared, batch)
         rest = {name: value for name, value in self.work.items() if name != "params"}
         # A client that has finished must not have its running statistics moved on.
@@ -241,20 +243,24 @@ class Lane:
                     now.copy_(torch.where(active.reshape(-1, *([1] * (now.dim() - 1))), now, old))
         return result["gradient"], result["terms"]
 
+    def _normalising(self) -> contextlib.AbstractContextManager[None]:
+        return self._norms.asked() if self._norms else contextlib.nullcontext()
+
     def _pure(self, inputs: Tree) -> Tree:
         gradient = self._gradients.by_transform
         if self.width > 1:
             gradient = torch.func.vmap(gradient, in_dims=(0, 0, None, 0), randomness="different")
-        found, terms = gradient(inputs["work"], inputs["own"], inputs["shared"], Batch(**inputs["batch"]))
+        with self._normalising():
+            found, terms = gradient(inputs["work"], inputs["own"], inputs["shared"], Batch(**inputs["batch"]))
         return {"gradient": found, "terms": terms}
 
     def _static(self, example: Tree) -> Tree:
         def make(leaf: Tensor) -> Tensor:
             shape = leaf.shape if self.width == 1 else (self.width, *leaf.shape)
-            made = torch.zeros(shape, dtype=leaf.dtype, device=leaf.device)
-            if self._precision.channels_last and self.width == 1 and leaf.dim() == 4:
-                made = made.contiguous(memory_format=torch.channels_last)
-            return made
+            last = self._precision.channels_last and self.width == 1 and leaf.dim() == 4
+            # Made in that order, not put into it: kernels of one channel would count as being in it already.
+            order = torch.channels_last if last else torch.contiguous_format
+            return torch.empty(shape, dtype=leaf.dtype, device=leaf.device, memory_format=order).zero_()
 
         return tree.map(make, example)
 
