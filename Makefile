@@ -43,6 +43,7 @@ bench-gpu:
 	  --precisions tf32 float32 --clients 32
 	$(PYTHON) benchmarks/steps.py --networks mobilenetv2 resnet18 --methods $(FIVE) --plans graphs \
 	  --precisions bf16 float32 --compiled parts --clients 24
+	$(PYTHON) benchmarks/steps.py --networks mobilenetv2 --methods $(FIVE) --plans graphs --layout channels_last --clients 24
 	$(PYTHON) benchmarks/steps.py --plans eager stacked --precisions tf32 float32 --clients 16 --width 16
 	$(PYTHON) benchmarks/agreement.py
 	$(PYTHON) benchmarks/curves.py --data cifar10 --split qua:3 --clients 500 --rounds 100 --methods fedavg flea \

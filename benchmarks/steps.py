@@ -166,6 +166,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--compiled", choices=["auto", "none", "parts", "steps"], default="none")
+    parser.add_argument("--layout", choices=["auto", "plain", "channels_last"], default="auto")
     parser.add_argument("--kernels", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -181,7 +182,7 @@ def main() -> None:
                 for plan in options.plans:
                     setting = DeviceOptions(
                         options.device, plan, precision, options.streams, options.width, options.compiled,
-                        options.kernels,
+                        options.layout, options.kernels,
                     )  # fmt: skip
                     # Step by step, one client takes as long as any other.
                     clients = min(options.clients, 4) if plan == "eager" else options.clients
@@ -195,9 +196,9 @@ def main() -> None:
                         continue
                     row = {
                         "network": name, "method": method, "plan": plan, "precision": precision,
-                        "compiled": options.compiled, "kernels": options.kernels, "bare_fedavg_ms": 1e3 * plain,
-                        "bare_ms": 1e3 * own, "ms": 1e3 * seconds, "times_faster_than_fedavg": plain / seconds,
-                        "times_faster": own / seconds, "floor_ms": 1e3 * least[precision], "events": events,
+                        "compiled": options.compiled, "layout": options.layout, "kernels": options.kernels,
+                        "bare_fedavg_ms": 1e3 * plain, "bare_ms": 1e3 * own, "ms": 1e3 * seconds,
+                        "times_faster_than_fedavg": plain / seconds, "times_faster": own / seconds, "floor_ms": 1e3 * least[precision], "events": events,
                     }  # fmt: skip
                     results.append(row)
                     print(

@@ -40,6 +40,7 @@ def executor_for(experiment: Experiment, job: Job, cohort: int, alone: bool, pas
                 streams=experiment.streams,
                 width=experiment.stack,
                 compiled=experiment.compiled,
+                layout=experiment.device_layout,
                 kernels=experiment.kernels,
             ),
         )
@@ -74,6 +75,10 @@ def refuse_unused(experiment: Experiment) -> None:
         raise ConfigError(f"precision = {experiment.precision} needs executor 'cuda', not '{experiment.executor}'")
     if experiment.compiled in ("parts", "steps") and experiment.executor in ("sequential", "workers"):
         raise ConfigError(f"compiled '{experiment.compiled}' needs executor 'cuda', not '{experiment.executor}'")
+    if experiment.device_layout != "auto" and experiment.executor in ("sequential", "workers"):
+        raise ConfigError(
+            f"device_layout = {experiment.device_layout} needs executor 'cuda', not '{experiment.executor}'"
+        )
     if experiment.executor == "cuda" and not torch.cuda.is_available():
         raise ConfigError("executor 'cuda' found no CUDA device: use --executor workers")
 

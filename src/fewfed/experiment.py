@@ -50,7 +50,10 @@ class Experiment:
         "auto",
         "cuda: torch's compiler fuses nothing, formulas of small operations (auto: in long runs), or whole steps",
     )
-    kernels: bool = setting(True, "cuda: BatchNorm by fewfed's own kernels in tf32 and bf16, where Triton is there")
+    device_layout: Literal["auto", "plain", "channels_last"] = setting(
+        "auto", "cuda: how convolutions' kernels lie; auto = channels last, in float32 by timing in long runs"
+    )
+    kernels: bool = setting(True, "cuda: BatchNorm by fewfed's own kernels where features lie channels last")
     stack: int = setting(64, "cuda: clients side by side in the stacked plan", ge=2)
     evaluate_every: int = setting(1, "rounds between evaluations; the last round always is", ge=1)
     evaluate_clients: int = setting(20, "clients whose own models are scored where each has one; 0 = all", ge=0)

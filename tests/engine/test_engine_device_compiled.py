@@ -52,7 +52,8 @@ def distance_and_events(method: object, plan: str, rounds: int = 2, compiled: st
     training = {"optimizer": "sgd", "lr": 0.02, "epochs": 1, "batch": 8}
     job = job_of(method, digits_federation(8, (12, 20, 12, 9, 12, 12, 12, 12)), training=training)  # type: ignore[arg-type]
     expected = run(job, rounds=rounds, cohort=6).server
-    executor = Device(job, DeviceOptions(device="cpu", plan=plan, width=4, compiled=compiled))  # type: ignore[arg-type]
+    options = DeviceOptions(device="cpu", plan=plan, width=4, compiled=compiled, layout="plain")  # type: ignore[arg-type]
+    executor = Device(job, options)
     recorder = run(job, rounds=rounds, cohort=6, executor=executor)
     return gap(recorder.server, expected), recorder.events
 
@@ -86,7 +87,7 @@ def test_a_loss_that_differentiates_inside_itself_runs_without_fused_parts() -> 
 def test_a_long_run_tries_whether_fused_parts_are_faster(
     seconds: float, told: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_WORTH_FUSING", seconds)
+    monkeypatch.setattr(module, "_WORTH_TRYING", seconds)
     # Side by side would win on a CPU, and has no fused parts.
     monkeypatch.setattr(Device, "_timed", partialmethod(_graphs_first, Device._timed))
     distance, events = distance_and_events(choose("fedfa").method, "auto", compiled="auto")

@@ -179,6 +179,17 @@ def test_layers_that_do_not_suit_run_as_ever() -> None:
     assert count.calls == []
 
 
+def test_a_layer_that_somebody_watches_is_not_joined_with_its_relu() -> None:
+    norm, seen = nn.BatchNorm2d(4), []
+    norm.register_forward_hook(lambda module, inputs, output: seen.append(float(output.min())))
+    net, count = Network("watched", {"joined": nn.Sequential(nn.Conv2d(2, 4, 3), norm, nn.ReLU())}), Counting()
+    with by_kernel(net, count).asked():
+        y = net.apply(model_of(net), torch.randn(3, 2, 6, 6))
+    assert count.calls == [False]
+    assert float(y.min()) == 0
+    assert seen[0] < 0
+
+
 def test_a_failing_pass_leaves_the_network_as_it_was() -> None:
     net, count = network(), Counting()
     with pytest.raises(RuntimeError, match="channels"), by_kernel(net, count).asked():

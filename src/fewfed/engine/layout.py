@@ -1,4 +1,4 @@
-"""How tensors lie in memory while a client trains on the CPU."""
+"""How tensors lie in memory while a client trains."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ is captured if it can be, and run step by step on the device, with the reason sa
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,8 +36,8 @@ from fewfed.tree import Tree
 
 PlanName = Literal["auto", "graphs", "stacked", "eager"]
 Compiled = Literal["auto", "none", "parts", "steps"]
-_WORTH_FUSING = 120.0
-"""Seconds of training left in a run from which on it is tried whether fused parts are faster: that takes about 20."""
+_WORTH_TRYING = 120.0
+"""Seconds of training left in a run from which on kernels channels last and fused parts are tried: 15 to 20 s each."""
 _EXPECTED = 8
 """Turns whose noise may be begun before they are asked for."""
 _AT_ONCE = 1024
@@ -61,6 +62,9 @@ class DeviceOptions:
     compiled: Compiled = "auto"
     """What torch's compiler fuses before steps are captured: nothing, marked functions (`graphs` only), whole steps;
     `auto` is marked functions in long runs, if timing says so."""
+    layout: layout.Layout = "auto"
+    """How kernels of convolutions lie in the `graphs` plan; `auto` is channels last in tf32 and bf16, and in float32 in
+    long runs, if timing says so."""
     kernels: bool = True
     """BatchNorm by kernels of our own in the `graphs` plan, where features lie channels last."""
 
@@ -90,6 +94,10 @@ class Device:
         self._host = job
         self._job = dataclasses.replace(job, federation=DeviceFederation(job.federation, self._device))
         self._precision = _PRECISIONS[self._options.precision]
+        if self._options.layout != "auto":
+            self._precision = dataclasses.replace(
+                self._precision, channels_last=self._options.layout == "channels_last"
+            )
         self._compiler = Compiler() if self._options.compiled == "steps" else None
         self._fusion = Fusion(on=self._options.compiled == "parts")
         self._preparation = Preparation(self._job, self._device)
@@ -333,9 +341,34 @@ class Device:
         shown = ", ".join(f"{plan} {1e3 * seconds:.3f} ms" for plan, seconds in times.items())
         self._events.append(f"plan '{best}' chosen on {len(block)} clients: {shown} a client step")
         left = times[best] * sum(prospect.steps for prospect in group) * (clock.rounds - clock.round)
-        if best == "graphs" and self._options.compiled == "auto" and self._fusion.met and left > _WORTH_FUSING:
-            self._try_fusing(clock, shared, block, times[best])
+        if best == "graphs" and left > _WORTH_TRYING:
+            fastest = times[best]
+            if self._options.layout == "auto" and not self._precision.channels_last:
+                fastest = self._try_channels_last(clock, shared, block, fastest)
+            if self._options.compiled == "auto" and self._fusion.met:
+                self._try_fusing(clock, shared, block, fastest)
         return best
+
+    def _try_channels_last(self, clock: Clock, shared: Tree, block: list[Prospect], plain: float) -> float:
+        """Keep kernels channels last if that is faster; seconds a client step of what is kept."""
+        if not layout.has_kernels(self._job.net.model()["params"]):
+            return plain
+        before, said = (self._precision, self._norms), len(self._events)
+        self._lanes.clear()
+        self._precision = dataclasses.replace(self._precision, channels_last=True)
+        self._norms = self._find_norms()
+        try:
+            last = self._timed("graphs", clock, shared, block)
+        except (RuntimeError, NotImplementedError) as error:
+            last, why = math.inf, in_one_line(error)
+        else:
+            why = f"{1e3 * last:.3f} ms a client step channels last, {1e3 * plain:.3f} ms plain"
+        if last >= plain:
+            self._precision, self._norms = before
+            self._lanes.clear()
+            del self._events[said:]
+        self._events.append(f"kernels lie {'channels last' if last < plain else 'plain'}: {why}")
+        return min(last, plain)
 
     def _try_fusing(self, clock: Clock, shared: Tree, block: list[Prospect], plain: float) -> None:
         """Keep fused parts if they are faster; without them, steps are captured anew."""

@@ -163,11 +163,21 @@ def _pairs(sequence: nn.Sequential) -> list[tuple[nn.Module, nn.ReLU | None]]:
     """The parts in order, a ReLU together with the BatchNorm before it."""
     pairs: list[tuple[nn.Module, nn.ReLU | None]] = []
     for part in sequence:
-        if type(part) is nn.ReLU and pairs and type(pairs[-1][0]) is nn.BatchNorm2d and pairs[-1][1] is None:
-            pairs[-1] = (pairs[-1][0], part)
+        before, taken = pairs[-1] if pairs else (None, None)
+        if (
+            type(part) is nn.ReLU
+            and type(before) is nn.BatchNorm2d
+            and not (taken or _watched(before) or _watched(part))
+        ):
+            pairs[-1] = (before, part)
         else:
             pairs.append((part, None))
     return pairs
+
+
+def _watched(part: nn.Module) -> bool:
+    """Whether somebody sees what goes into a module or comes out of it."""
+    return bool(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks)
 
 
 def _suits(norm: nn.BatchNorm2d, x: Tensor) -> bool:

@@ -1,0 +1,78 @@
+"""How kernels of convolutions lie on a device in strict float32: by timing, in long runs."""
+
+from __future__ import annotations
+
+from functools import partialmethod
+from typing import Any
+
+import pytest
+
+from fewfed.engine.device import executor as module
+from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.errors import ConfigError
+from fewfed.executors import refuse_unused
+from fewfed.experiment import Experiment
+from support import digits_federation, gap, job_of, run
+
+PLAIN_SECONDS = 0.002
+
+
+def timed(device: Device, wrapped: Any, channels_last: float, plan: str, *rest: Any) -> float:
+    """What a trial is told: graphs win, and channels last take as long as the test says; below 0, they fail."""
+    wrapped(device, plan, *rest)
+    if plan == "stacked":
+        return 1.0
+    if not device._precision.channels_last:
+        return PLAIN_SECONDS
+    if channels_last < 0:
+        raise RuntimeError("no algorithm for this order")
+    return channels_last
+
+
+def distance_and_events(
+    monkeypatch: pytest.MonkeyPatch, channels_last: float, *, worth: float = 0.0, **options: Any
+) -> tuple[float, list[str]]:
+    monkeypatch.setattr(module, "_WORTH_TRYING", worth)
+    monkeypatch.setattr(Device, "_timed", partialmethod(timed, Device._timed, channels_last))
+    training = {"optimizer": "sgd", "lr": 0.02, "epochs": 1, "batch": 8}
+    job = job_of("fedavg", digits_federation(6, 12), training=training)
+    expected = run(job, rounds=2, cohort=4).server
+    executor = Device(job, DeviceOptions(device="cpu", width=4, **options))
+    recorder = run(job, rounds=2, cohort=4, executor=executor)
+    return gap(recorder.server, expected), [event for event in recorder.events if not event.startswith("plan ")]
+
+
+@pytest.mark.parametrize(
+    ("channels_last", "said"),
+    [
+        (0.001, "kernels lie channels last: 1.000 ms a client step channels last, 2.000 ms plain"),
+        (0.003, "kernels lie plain: 3.000 ms a client step channels last, 2.000 ms plain"),
+        (-1.0, "kernels lie plain: no algorithm for this order"),
+    ],
+    ids=["faster", "slower", "failing"],
+)
+def test_a_long_run_keeps_the_faster_order(monkeypatch: pytest.MonkeyPatch, channels_last: float, said: str) -> None:
+    distance, events = distance_and_events(monkeypatch, channels_last)
+    assert distance < 2e-5
+    assert events == [said]
+
+
+def test_a_short_run_is_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert distance_and_events(monkeypatch, 0.001, worth=1e9)[1] == []
+
+
+@pytest.mark.parametrize("layout", ["plain", "channels_last"])
+def test_the_order_can_be_chosen_by_hand(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    distance, events = distance_and_events(monkeypatch, 0.001, layout=layout)
+    assert distance < 2e-5
+    assert events == []
+
+
+def test_a_network_without_kernels_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.layout, "has_kernels", lambda params: False)
+    assert distance_and_events(monkeypatch, 0.001)[1] == []
+
+
+def test_an_order_on_a_device_is_refused_without_one() -> None:
+    with pytest.raises(ConfigError, match="device_layout = plain needs executor 'cuda', not 'workers'"):
+        refuse_unused(Experiment(executor="workers", device_layout="plain"))
