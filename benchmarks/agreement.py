@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from fewfed import networks, tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
-from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.executor import Device
+from fewfed.engine.device.options import DeviceOptions
 from fewfed.engine.job import Executor, Job
 from fewfed.engine.loop import RoundView, run_rounds
 from fewfed.engine.sequential import Sequential

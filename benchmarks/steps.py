@@ -32,7 +32,8 @@ from fewfed.data.examples import Dataset, Examples
 from fewfed.data.federation import SplitFederation
 from fewfed.data.splits import Split
 from fewfed.engine.combine import Combiner
-from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.executor import Device
+from fewfed.engine.device.options import DeviceOptions
 from fewfed.engine.job import Block, Failed, Job, Member
 from fewfed.methods.registry import choose
 from fewfed.phase import Clock
@@ -198,7 +199,8 @@ def main() -> None:
                         "network": name, "method": method, "plan": plan, "precision": precision,
                         "compiled": options.compiled, "layout": options.layout, "kernels": options.kernels,
                         "bare_fedavg_ms": 1e3 * plain, "bare_ms": 1e3 * own, "ms": 1e3 * seconds,
-                        "times_faster_than_fedavg": plain / seconds, "times_faster": own / seconds, "floor_ms": 1e3 * least[precision], "events": events,
+                        "times_faster_than_fedavg": plain / seconds, "times_faster": own / seconds,
+                        "floor_ms": 1e3 * least[precision], "events": events,
                     }  # fmt: skip
                     results.append(row)
                     print(

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import torch
 
-from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.executor import Device
+from fewfed.engine.device.options import DeviceOptions
 from fewfed.engine.job import Executor, Job
 from fewfed.engine.sequential import Sequential
 from fewfed.engine.trial import Choice

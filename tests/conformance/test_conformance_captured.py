@@ -13,8 +13,9 @@ from conformance_cases import Reference, job_of, play, training_for
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.executor import Device
 from fewfed.engine.device.lane import Lane
+from fewfed.engine.device.options import DeviceOptions
 from fewfed.engine.job import Job
 from fewfed.method import Batch, Context
 from fewfed.methods.fedavg import FedAvg

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.engine.device.board import Board
-from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.executor import Device
 from fewfed.engine.device.optimizer import DeviceOptimizer
+from fewfed.engine.device.options import DeviceOptions
 from fewfed.engine.sequential import Sequential
 from fewfed.errors import ConfigError
 from fewfed.method import Batch, Context, Differentiate, Method

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fewfed.engine.device import executor as module
+from fewfed.engine.device import executor, lanes
 from fewfed.engine.device.compiled import Compiler
-from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.executor import Device
+from fewfed.engine.device.options import DeviceOptions
 from fewfed.fusion import Fusion, fusable
 from fewfed.method import Batch, Context
 from fewfed.methods.fedavg import FedAvg
@@ -24,8 +25,8 @@ from support import digits_federation, gap, job_of, run
 
 @pytest.fixture(autouse=True)
 def _recorded_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "Compiler", partial(Compiler, backend="aot_eager"))
-    monkeypatch.setattr(module, "Fusion", partial(Fusion, backend="aot_eager"))
+    monkeypatch.setattr(lanes, "Compiler", partial(Compiler, backend="aot_eager"))
+    monkeypatch.setattr(lanes, "Fusion", partial(Fusion, backend="aot_eager"))
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def test_a_loss_that_differentiates_inside_itself_runs_without_fused_parts() -> 
 def test_a_long_run_tries_whether_fused_parts_are_faster(
     seconds: float, told: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_WORTH_TRYING", seconds)
+    monkeypatch.setattr(executor, "_WORTH_TRYING", seconds)
     # Side by side would win on a CPU, and has no fused parts.
     monkeypatch.setattr(Device, "_timed", partialmethod(_graphs_first, Device._timed))
     distance, events = distance_and_events(choose("fedfa").method, "auto", compiled="auto")

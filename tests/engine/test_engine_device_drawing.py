@@ -12,7 +12,8 @@ from fewfed import tree
 from fewfed.engine.client import context_of
 from fewfed.engine.device import prepare
 from fewfed.engine.device.drawing import Drawing
-from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.executor import Device
+from fewfed.engine.device.options import DeviceOptions
 from fewfed.engine.device.packed import Packed
 from fewfed.engine.device.prepare import Preparation
 from fewfed.engine.device.watch import CannotCapture

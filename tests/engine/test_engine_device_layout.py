@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fewfed.engine.device import executor as module
-from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.executor import Device
+from fewfed.engine.device.options import DeviceOptions
 from fewfed.errors import ConfigError
 from fewfed.executors import refuse_unused
 from fewfed.experiment import Experiment
@@ -22,7 +23,7 @@ def timed(device: Device, wrapped: Any, channels_last: float, plan: str, *rest: 
     wrapped(device, plan, *rest)
     if plan == "stacked":
         return 1.0
-    if not device._precision.channels_last:
+    if not device._lanes.precision.channels_last:
         return PLAIN_SECONDS
     if channels_last < 0:
         raise RuntimeError("no algorithm for this order")

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fewfed import tree
-from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.executor import Device
+from fewfed.engine.device.options import DeviceOptions
 from fewfed.method import Context, Report
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.registry import choose

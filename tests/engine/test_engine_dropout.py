@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from fewfed import tree
-from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.executor import Device
+from fewfed.engine.device.options import DeviceOptions
 from fewfed.engine.job import Executor, Job
 from fewfed.engine.workers import Workers
 from fewfed.network import Network

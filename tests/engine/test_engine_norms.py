@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from fewfed import tree
 from fewfed.engine import layout
 from fewfed.engine.device import norms
-from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.executor import Device
 from fewfed.engine.device.norms import NoKernels, NormKernel, by_kernel
+from fewfed.engine.device.options import DeviceOptions
 from fewfed.network import Network
 from support import digits_federation, gap, job_of, run
 

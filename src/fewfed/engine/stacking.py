@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from fewfed.engine.client import run_member
-from fewfed.engine.device.executor import Device, DeviceOptions
+from fewfed.engine.device.executor import Device
+from fewfed.engine.device.options import DeviceOptions
 from fewfed.engine.job import Block, Job, Member, Outcome
 from fewfed.errors import in_one_line
 from fewfed.phase import Clock, Phase

@@ -11,62 +11,32 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from fewfed import tree
 from fewfed.engine import layout
 from fewfed.engine.client import evaluation_rows, run_member, scored
-from fewfed.engine.device import norms
-from fewfed.engine.device.board import Board
-from fewfed.engine.device.compiled import Compiler
-from fewfed.engine.device.lane import Finished, Lane, Precision, Turn
+from fewfed.engine.device.lane import Finished, Turn
+from fewfed.engine.device.lanes import Lanes, ReadsPadding, power_of_two
+from fewfed.engine.device.options import DeviceOptions, PlanName
 from fewfed.engine.device.prepare import Preparation, Prospect
 from fewfed.engine.device.reports import Reports
 from fewfed.engine.device.rows import DeviceFederation
 from fewfed.engine.device.watch import CannotCapture
 from fewfed.engine.job import Block, Done, Failed, Job, Member, Outcome
 from fewfed.errors import ConfigError, FewfedError, in_one_line
-from fewfed.fusion import Fusion
 from fewfed.method import Report
 from fewfed.phase import Clock, Phase
 from fewfed.task import Score
 from fewfed.tree import Tree
 
-PlanName = Literal["auto", "graphs", "stacked", "eager"]
-Compiled = Literal["auto", "none", "parts", "steps"]
 _WORTH_TRYING = 120.0
 """Seconds of training left in a run from which on kernels channels last and fused parts are tried: 15 to 20 s each."""
 _EXPECTED = 8
 """Turns whose noise may be begun before they are asked for."""
 _AT_ONCE = 1024
 """Clients whose results stand on the device together; a phase of everybody (set-up, say) is run in such parts."""
-_PRECISIONS = {
-    "float32": Precision(),
-    "tf32": Precision(channels_last=True),
-    "bf16": Precision(autocast=torch.bfloat16, channels_last=True),
-}
-
-
-@dataclass(frozen=True)
-class DeviceOptions:
-    """How the device is used."""
-
-    device: str = "cuda"
-    plan: PlanName = "auto"
-    precision: str = "float32"
-    streams: int = 8
-    width: int = 32
-    """Clients of one stack."""
-    compiled: Compiled = "auto"
-    """What torch's compiler fuses before steps are captured: nothing, marked functions (`graphs` only), whole steps;
-    `auto` is marked functions in long runs, if timing says so."""
-    layout: layout.Layout = "auto"
-    """How kernels of convolutions lie in the `graphs` plan; `auto` is channels last in tf32 and bf16, and in float32 in
-    long runs, if timing says so."""
-    kernels: bool = True
-    """BatchNorm by kernels of our own in the `graphs` plan, where features lie channels last."""
 
 
 @dataclass(frozen=True)
@@ -77,39 +47,21 @@ class _Ended:
     reports: tuple[Report | Exception, ...]
 
 
-class _ReadsPadding(Exception):
-    """A loss came to nothing because it read the unused end of a buffer with room to grow."""
-
-
 class Device:
     """Runs phases on one device. Agrees with `Sequential` to rounding."""
 
     def __init__(self, job: Job, options: DeviceOptions | None = None) -> None:
         self._options = options or DeviceOptions()
-        if self._options.precision not in _PRECISIONS:
-            raise ConfigError(f"precision '{self._options.precision}': expected one of {', '.join(_PRECISIONS)}")
         self._device = torch.device(self._options.device)
         if self._device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError("executor 'cuda' found no CUDA device: use --executor workers")
         self._host = job
         self._job = dataclasses.replace(job, federation=DeviceFederation(job.federation, self._device))
-        self._precision = _PRECISIONS[self._options.precision]
-        if self._options.layout != "auto":
-            self._precision = dataclasses.replace(
-                self._precision, channels_last=self._options.layout == "channels_last"
-            )
-        self._compiler = Compiler() if self._options.compiled == "steps" else None
-        self._fusion = Fusion(on=self._options.compiled == "parts")
+        self._events: list[str] = []
+        self._lanes = Lanes(self._job, self._options, self._device, self._events)
         self._preparation = Preparation(self._job, self._device)
         self._reports = Reports(job.method)
-        self._lanes: dict[tuple[object, ...], list[Lane]] = {}
-        self._shared: dict[str, Board] = {}
-        self._exact: set[str] = set()
-        self._clocked: set[str] = set()
         self._chosen: PlanName | None = None if self._options.plan == "auto" else self._options.plan
-        self._events: list[str] = []
-        self._norms = self._find_norms()
-        self._norms_of_stacks = norms.in_float32(job.net) if self._precision.autocast else None
         self._reasons: set[str] = set()
         allow = self._options.precision != "float32"
         torch.backends.cuda.matmul.allow_tf32 = allow
@@ -138,31 +90,20 @@ class Device:
         with torch.no_grad():
             for model in models:
                 here = tree.to(model, self._device)
-                if self._precision.channels_last:
+                if self._lanes.precision.channels_last:
                     here["params"] = layout.channels_last(here["params"])
                 parts = [self._job.net.apply(here, x, train=False) for x in torch.split(test.x, at_once)]
                 scores.append(scored(self._host, layout.plain(torch.cat(parts).cpu()), 0, len(test)))
         return scores
 
     def events(self) -> list[str]:
-        events, self._events = self._events, []
+        events = list(self._events)
+        self._events.clear()
         return events
 
     def close(self) -> None:
         self._preparation.close()
         self._lanes.clear()
-
-    def _find_norms(self) -> norms.Norms | None:
-        if not (self._options.kernels and self._precision.channels_last and self._options.plan in ("auto", "graphs")):
-            return None
-        try:
-            found = norms.of(self._job.net, self._device, self._precision.autocast or torch.float32)
-        except norms.NoKernels as error:
-            self._events.append(f"BatchNorm runs without kernels of its own: {error}")
-            return None
-        if found:
-            self._events.append(f"{found.layers} BatchNorm layers have kernels of their own in plan 'graphs'")
-        return found
 
     def _here(self, member: Member) -> Member:
         return Member(member.client, tree.to(member.personal, self._device), tree.to(member.state, self._device))
@@ -218,17 +159,15 @@ class Device:
     ) -> list[_Ended]:
         try:
             return self._train(phase, clock, shared, prospects)
-        except _ReadsPadding:
-            # The loss reads a whole buffer, not rows it drew: its step is captured anew whenever the length changes.
-            self._exact.add(phase.name)
-            self._shared.pop(phase.name)
+        except ReadsPadding:  # The loss reads a whole buffer, not rows it drew.
+            self._lanes.keep_exact(phase)
             return self._train(phase, clock, shared, prospects)
 
     def _train(self, phase: Phase, clock: Clock, shared: Tree, prospects: list[Prospect]) -> list[_Ended]:
         ended: list[_Ended] = []
         if not prospects:
             return ended
-        static = self._placed(phase, shared)
+        static = self._lanes.place(phase, shared)
         self._seed(phase, clock, prospects[0])
         groups: dict[int, list[Prospect]] = {}
         for prospect in sorted(prospects, key=lambda prospect: -prospect.steps):
@@ -236,8 +175,7 @@ class Device:
         for group in groups.values():
             plan = self._chosen or self._choose(clock, static, group)
             ended += self._run_group(plan, clock, static, group)
-        for lane in self._all_lanes():
-            lane.join()
+        self._lanes.join()
         return ended
 
     def _seed(self, phase: Phase, clock: Clock, first: Prospect) -> None:
@@ -246,19 +184,15 @@ class Device:
             seed = self._job.plan.network_seed(clock.round, phase.name, first.ctx.client)
             (torch.cuda if self._device.type == "cuda" else torch.random).manual_seed(seed)
 
-    def _all_lanes(self) -> Iterator[Lane]:
-        for lanes in self._lanes.values():
-            yield from lanes
-
     def _run_group(self, plan: PlanName, clock: Clock, shared: Tree, group: list[Prospect]) -> list[_Ended]:
         """Queue a group block by block: the device works on one while the host prepares the next."""
-        width = 1 if plan == "graphs" or len(group) < 3 else min(self._options.width, _power_of_two(len(group)))
+        width = 1 if plan == "graphs" or len(group) < 3 else min(self._options.width, power_of_two(len(group)))
         ended = []
         for number, start in enumerate(range(0, len(group), width)):
             self._preparation.expect(group[start : start + max(2 * width, _EXPECTED)])
             block = self._preparation.turns(group[start : start + width])
             uneven = width > 1 and (len(block) < width or block[0].steps != block[-1].steps)
-            lane = self._lane(clock, shared, block, width, uneven, number)
+            lane = self._lanes.of(clock, shared, block, width, uneven, number)
             lane.follow()
             with lane.queue():
                 lane.load(block)
@@ -266,64 +200,6 @@ class Device:
                 finished = lane.result(block)
                 ended.append(_Ended(finished, self._reports.of(finished)))
         return ended
-
-    def _lane(self, clock: Clock, shared: Tree, block: Sequence[Turn], width: int, masked: bool, number: int) -> Lane:
-        example = block[0]
-        capacity = _power_of_two(max(turn.steps for turn in block))
-        key = (example.ctx.phase.name, width, masked, capacity, _signature(example), id(shared))
-        lanes = self._lanes.setdefault(key, [])
-        # A loss that looked at the round's numbers has them frozen in: capture it anew.
-        if lanes and lanes[0].seen and lanes[0].round != clock.round:
-            lanes.clear()
-        wanted = self._options.streams if width == 1 else 2
-        position = number % wanted
-        if position < len(lanes):
-            return lanes[position]
-        lane = self._captured_somehow(shared, block, width, capacity, masked)
-        if self._shared[example.ctx.phase.name].padded and not lane.finite():
-            raise _ReadsPadding
-        if lane.seen:
-            self._clocked.add(example.ctx.phase.name)
-        lanes.append(lane)
-        return lane
-
-    def _captured_somehow(self, shared: Tree, block: Sequence[Turn], width: int, capacity: int, masked: bool) -> Lane:
-        """A lane, without what its loss cannot have: one that differentiates inside itself may not be compiled, say."""
-        while True:
-            try:
-                return self._captured(shared, block, width, capacity, masked)
-            except Exception as error:
-                if self._fusion.on and self._fusion.met:
-                    self._fusion.on = False
-                    left_out = "fused parts"
-                elif self._norms and width == 1:
-                    self._norms = None
-                    left_out = "kernels for BatchNorm"
-                else:
-                    raise
-                reason = f"phase '{block[0].ctx.phase.name}' runs without {left_out}: {in_one_line(error)}"
-                self._events.append(reason)
-
-    def _captured(self, shared: Tree, block: Sequence[Turn], width: int, capacity: int, masked: bool) -> Lane:
-        example = block[0]
-        lane = Lane(
-            self._job,
-            example,
-            shared,
-            width=width,
-            steps=capacity,
-            masked=masked,
-            precision=self._precision,
-            kind=(example.ctx.phase.name, width, _signature(example), id(shared)),
-            # A step that looks at the clock differs from round to round: compiling it each time would not pay.
-            compiler=None if example.ctx.phase.name in self._clocked else self._compiler,
-            fusion=self._fusion,
-            norms=self._norms if width == 1 else self._norms_of_stacks,
-        )
-        lane.follow()
-        with lane.queue():
-            lane.capture(block)
-        return lane
 
     def _choose(self, clock: Clock, shared: Tree, group: list[Prospect]) -> PlanName:
         """Time both plans on the first clients, captured and warm, and keep the faster one."""
@@ -343,9 +219,9 @@ class Device:
         left = times[best] * sum(prospect.steps for prospect in group) * (clock.rounds - clock.round)
         if best == "graphs" and left > _WORTH_TRYING:
             fastest = times[best]
-            if self._options.layout == "auto" and not self._precision.channels_last:
+            if self._options.layout == "auto" and not self._lanes.precision.channels_last:
                 fastest = self._try_channels_last(clock, shared, block, fastest)
-            if self._options.compiled == "auto" and self._fusion.met:
+            if self._options.compiled == "auto" and self._lanes.fusion.met:
                 self._try_fusing(clock, shared, block, fastest)
         return best
 
@@ -353,10 +229,8 @@ class Device:
         """Keep kernels channels last if that is faster; seconds a client step of what is kept."""
         if not layout.has_kernels(self._job.net.model()["params"]):
             return plain
-        before, said = (self._precision, self._norms), len(self._events)
-        self._lanes.clear()
-        self._precision = dataclasses.replace(self._precision, channels_last=True)
-        self._norms = self._find_norms()
+        said = len(self._events)
+        self._lanes.lay_out(channels_last=True)
         try:
             last = self._timed("graphs", clock, shared, block)
         except (RuntimeError, NotImplementedError) as error:
@@ -364,25 +238,24 @@ class Device:
         else:
             why = f"{1e3 * last:.3f} ms a client step channels last, {1e3 * plain:.3f} ms plain"
         if last >= plain:
-            self._precision, self._norms = before
-            self._lanes.clear()
+            self._lanes.lay_out(channels_last=False)
             del self._events[said:]
         self._events.append(f"kernels lie {'channels last' if last < plain else 'plain'}: {why}")
         return min(last, plain)
 
     def _try_fusing(self, clock: Clock, shared: Tree, block: list[Prospect], plain: float) -> None:
         """Keep fused parts if they are faster; without them, steps are captured anew."""
+        fusion = self._lanes.fusion
         self._lanes.clear()
-        self._fusion.on = True
+        fusion.on = True
         fused = self._timed("graphs", clock, shared, block)
-        if not self._fusion.on:  # It could not be done, and the reason has been said.
+        if not fusion.on:  # It could not be done, and the reason has been said.
             return
-        self._fusion.on = fused < plain
-        if not self._fusion.on:
+        fusion.on = fused < plain
+        if not fusion.on:
             self._lanes.clear()
         self._events.append(
-            f"parts {'' if self._fusion.on else 'not '}fused: {1e3 * fused:.3f} ms a client step against "
-            f"{1e3 * plain:.3f} ms"
+            f"parts {'' if fusion.on else 'not '}fused: {1e3 * fused:.3f} ms a client step against {1e3 * plain:.3f} ms"
         )
 
     def _timed(self, plan: PlanName, clock: Clock, shared: Tree, block: list[Prospect]) -> float:
@@ -396,18 +269,6 @@ class Device:
             # Only now: memory of a turn must not be used again while a lane may still read it.
             del held
         return min(seconds[1:]) / sum(prospect.steps for prospect in block)
-
-    def _placed(self, phase: Phase, shared: Tree) -> Tree:
-        """The broadcast at addresses that stay the same from round to round."""
-        held = self._shared.get(phase.name)
-        if held is None or not held.fits(shared):
-            held = Board.for_(shared, held, exact=phase.name in self._exact)
-            self._shared[phase.name] = held
-            self._lanes = {key: lanes for key, lanes in self._lanes.items() if key[0] != phase.name}
-        held.write(shared)
-        for lane in self._all_lanes():
-            lane.follow()
-        return held.static
 
     def _wait(self) -> None:
         if self._device.type == "cuda":
@@ -426,14 +287,3 @@ def _outcome(turn: Turn, report: Report | Exception, terms: dict[str, float], no
     if isinstance(report, Exception):
         return Failed(client, phase, f"{type(report).__name__}: {report}")
     return Done(client, report.upload, report.state, report.weight, turn.steps, terms)
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()
-
-
-def _signature(turn: Turn) -> tuple[object, ...]:
-    """What two turns must agree in to use the same captured step."""
-    trees = {"work": turn.work, "personal": turn.ctx.personal, "state": turn.ctx.state}
-    shapes = tuple((path, leaf.shape, leaf.dtype) for path, leaf in tree.leaves(trees))
-    return (turn.rows.shape[1], tuple(turn.x.shape[1:]), turn.draws.layout, shapes)

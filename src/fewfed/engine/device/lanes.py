@@ -1,0 +1,160 @@
+"""The lanes of a run: captured steps by kind of client, made when first needed, with whatever makes them fast."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from fewfed import tree
+from fewfed.engine.device import norms
+from fewfed.engine.device.board import Board
+from fewfed.engine.device.compiled import Compiler
+from fewfed.engine.device.lane import Lane, Turn
+from fewfed.engine.device.options import DeviceOptions
+from fewfed.engine.job import Job
+from fewfed.errors import in_one_line
+from fewfed.fusion import Fusion
+from fewfed.phase import Clock, Phase
+from fewfed.tree import Tree
+
+
+class ReadsPadding(Exception):
+    """A loss came to nothing because it read the unused end of a buffer with room to grow."""
+
+
+class Lanes:
+    """Lanes by phase, width and shapes. What could not be had for a step is noted in `events`."""
+
+    def __init__(self, job: Job, options: DeviceOptions, device: torch.device, events: list[str]) -> None:
+        self._job, self._options, self._device, self._events = job, options, device, events
+        self.precision = options.arithmetic()
+        self.fusion = Fusion(on=options.compiled == "parts")
+        self._compiler = Compiler() if options.compiled == "steps" else None
+        self._norms = self._find_norms()
+        self._norms_of_stacks = norms.in_float32(job.net) if self.precision.autocast else None
+        self._held: dict[tuple[object, ...], list[Lane]] = {}
+        self._boards: dict[str, Board] = {}
+        self._exact: set[str] = set()
+        self._clocked: set[str] = set()
+
+    def place(self, phase: Phase, shared: Tree) -> Tree:
+        """The broadcast at addresses that stay the same from round to round."""
+        held = self._boards.get(phase.name)
+        if held is None or not held.fits(shared):
+            held = Board.for_(shared, held, exact=phase.name in self._exact)
+            self._boards[phase.name] = held
+            self._held = {key: lanes for key, lanes in self._held.items() if key[0] != phase.name}
+        held.write(shared)
+        for lane in self._all():
+            lane.follow()
+        return held.static
+
+    def keep_exact(self, phase: Phase) -> None:
+        """From now on the phase's buffers have no room to grow: its steps are captured anew when a length changes."""
+        self._exact.add(phase.name)
+        self._boards.pop(phase.name)
+
+    def lay_out(self, *, channels_last: bool) -> None:
+        """Let kernels of convolutions lie in another order; steps are captured anew."""
+        self.clear()
+        self.precision = dataclasses.replace(self.precision, channels_last=channels_last)
+        self._norms = self._find_norms()
+
+    def clear(self) -> None:
+        self._held.clear()
+
+    def join(self) -> None:
+        """Later work of the current stream waits for all lanes."""
+        for lane in self._all():
+            lane.join()
+
+    def of(self, clock: Clock, shared: Tree, block: Sequence[Turn], width: int, masked: bool, number: int) -> Lane:
+        """A lane for a block of turns, the `number`th of a group: blocks take turns on as many lanes as there are."""
+        example = block[0]
+        capacity = power_of_two(max(turn.steps for turn in block))
+        key = (example.ctx.phase.name, width, masked, capacity, _signature(example), id(shared))
+        lanes = self._held.setdefault(key, [])
+        # A loss that looked at the round's numbers has them frozen in: capture it anew.
+        if lanes and lanes[0].seen and lanes[0].round != clock.round:
+            lanes.clear()
+        wanted = self._options.streams if width == 1 else 2
+        position = number % wanted
+        if position < len(lanes):
+            return lanes[position]
+        lane = self._captured_somehow(shared, block, width, capacity, masked)
+        if self._boards[example.ctx.phase.name].padded and not lane.finite():
+            raise ReadsPadding
+        if lane.seen:
+            self._clocked.add(example.ctx.phase.name)
+        lanes.append(lane)
+        return lane
+
+    def _captured_somehow(self, shared: Tree, block: Sequence[Turn], width: int, capacity: int, masked: bool) -> Lane:
+        """A lane, without what its loss cannot have: one that differentiates inside itself may not be compiled, say."""
+        while True:
+            try:
+                return self._captured(shared, block, width, capacity, masked)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception as error:
+                if self.fusion.on and self.fusion.met:
+                    self.fusion.on = False
+                    left_out = "fused parts"
+                elif self._norms and width == 1:
+                    self._norms = None
+                    left_out = "kernels for BatchNorm"
+                else:
+                    raise
+                reason = f"phase '{block[0].ctx.phase.name}' runs without {left_out}: {in_one_line(error)}"
+                self._events.append(reason)
+
+    def _captured(self, shared: Tree, block: Sequence[Turn], width: int, capacity: int, masked: bool) -> Lane:
+        example = block[0]
+        lane = Lane(
+            self._job,
+            example,
+            shared,
+            width=width,
+            steps=capacity,
+            masked=masked,
+            precision=self.precision,
+            kind=(example.ctx.phase.name, width, _signature(example), id(shared)),
+            # A step that looks at the clock differs from round to round: compiling it each time would not pay.
+            compiler=None if example.ctx.phase.name in self._clocked else self._compiler,
+            fusion=self.fusion,
+            norms=self._norms if width == 1 else self._norms_of_stacks,
+        )
+        lane.follow()
+        with lane.queue():
+            lane.capture(block)
+        return lane
+
+    def _all(self) -> Iterator[Lane]:
+        for lanes in self._held.values():
+            yield from lanes
+
+    def _find_norms(self) -> norms.Norms | None:
+        if not (self._options.kernels and self.precision.channels_last and self._options.plan in ("auto", "graphs")):
+            return None
+        try:
+            found = norms.of(self._job.net, self._device, self.precision.autocast or torch.float32)
+        except norms.NoKernels as error:
+            self._events.append(f"BatchNorm runs without kernels of its own: {error}")
+            return None
+        if found:
+            self._events.append(f"{found.layers} BatchNorm layers have kernels of their own in plan 'graphs'")
+        return found
+
+
+def power_of_two(number: int) -> int:
+    """The smallest one that is not below a number."""
+    return 1 << (number - 1).bit_length()
+
+
+def _signature(turn: Turn) -> tuple[object, ...]:
+    """What two turns must agree in to use the same captured step."""
+    trees = {"work": turn.work, "personal": turn.ctx.personal, "state": turn.ctx.state}
+    shapes = tuple((path, leaf.shape, leaf.dtype) for path, leaf in tree.leaves(trees))
+    return (turn.rows.shape[1], tuple(turn.x.shape[1:]), turn.draws.layout, shapes)
