@@ -26,7 +26,7 @@ types: setup
 test: lint types
 	$(BIN)/python -m pytest -n 2
 
-# On a machine that does nothing else: a quarter of an hour for the first two, half an hour for the last, which also makes an
+# On a machine that does nothing else: twenty minutes for the first two, three quarters of an hour for the last, which also makes an
 # environment for each of the other simulators.
 bench: setup
 	$(BIN)/python benchmarks/overhead.py
