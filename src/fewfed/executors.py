@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable
 
@@ -19,6 +20,13 @@ from fewfed.packing import GpuMemory, HostMemory, Packing
 
 # Asked of the driver's management library, so that a process that only looked can still fork children that use the GPU.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
+_SETTINGS = {
+    "workers": ("processes", "cpu_stack", "cpu_layout"),
+    "cuda": ("precision", "device_plan", "streams", "compiled", "device_layout", "kernels", "stack"),
+}
+"""Settings that only one executor looks at."""
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Experiment)}
 
 
 def executor_for(experiment: Experiment, job: Job, cohort: int, alone: bool, past: Iterable[str] = ()) -> Executor:
@@ -66,30 +74,31 @@ def packing_for(jobs: int) -> Packing:
 
 def refuse_unused(experiment: Experiment) -> None:
     """Settings of one executor given to another are a mistake, not a wish."""
-    if experiment.processes and experiment.executor in ("sequential", "cuda"):
-        raise ConfigError(f"processes = {experiment.processes} needs executor 'workers', not '{experiment.executor}'")
-    if experiment.cpu_stack and experiment.executor in ("sequential", "cuda"):
-        raise ConfigError(f"cpu_stack = {experiment.cpu_stack} needs executor 'workers', not '{experiment.executor}'")
-    if experiment.cpu_layout != "auto" and experiment.executor in ("sequential", "cuda"):
-        raise ConfigError(f"cpu_layout = {experiment.cpu_layout} needs executor 'workers', not '{experiment.executor}'")
-    if experiment.precision != "float32" and experiment.executor in ("sequential", "workers"):
-        raise ConfigError(f"precision = {experiment.precision} needs executor 'cuda', not '{experiment.executor}'")
-    if experiment.compiled in ("parts", "steps") and experiment.executor in ("sequential", "workers"):
-        raise ConfigError(f"compiled '{experiment.compiled}' needs executor 'cuda', not '{experiment.executor}'")
-    if experiment.device_layout != "auto" and experiment.executor in ("sequential", "workers"):
-        raise ConfigError(
-            f"device_layout = {experiment.device_layout} needs executor 'cuda', not '{experiment.executor}'"
-        )
+    for owner, names in _SETTINGS.items():
+        for name in names:
+            value = getattr(experiment, name)
+            if experiment.executor not in ("auto", owner) and value != _DEFAULTS[name]:
+                raise ConfigError(f"{name} = {value} needs executor '{owner}', not '{experiment.executor}'")
+    if experiment.executor == "auto" and experiment.precision != "float32" and not _wants_gpu(experiment):
+        # The others only make a run faster; this one changes what is computed.
+        raise ConfigError(f"precision = {experiment.precision} needs a GPU, which this run would not use: leave it out")
     if experiment.executor == "cuda" and not torch.cuda.is_available():
         raise ConfigError("executor 'cuda' found no CUDA device: use --executor workers")
 
 
 def _best(experiment: Experiment, cohort: int) -> str:
-    asked = experiment.processes or experiment.cpu_stack or experiment.cpu_layout != "auto"
-    if torch.cuda.is_available() and not asked:
+    if _wants_gpu(experiment):
         return "cuda"
-    several = asked or (_cores() > 1 and cohort > 1)
+    several = _asks_for_workers(experiment) or (_cores() > 1 and cohort > 1)
     return "workers" if several and hasattr(os, "fork") else "sequential"
+
+
+def _wants_gpu(experiment: Experiment) -> bool:
+    return torch.cuda.is_available() and not _asks_for_workers(experiment)
+
+
+def _asks_for_workers(experiment: Experiment) -> bool:
+    return any(getattr(experiment, name) != _DEFAULTS[name] for name in _SETTINGS["workers"])
 
 
 def _cores() -> int:

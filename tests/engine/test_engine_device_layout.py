@@ -6,6 +6,7 @@ from functools import partialmethod
 from typing import Any
 
 import pytest
+import torch
 
 from fewfed.engine.device import executor as module
 from fewfed.engine.device.executor import Device
@@ -74,6 +75,29 @@ def test_a_network_without_kernels_is_not_tried(monkeypatch: pytest.MonkeyPatch)
     assert distance_and_events(monkeypatch, 0.001)[1] == []
 
 
-def test_an_order_on_a_device_is_refused_without_one() -> None:
-    with pytest.raises(ConfigError, match="device_layout = plain needs executor 'cuda', not 'workers'"):
-        refuse_unused(Experiment(executor="workers", device_layout="plain"))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("precision", "tf32"),
+        ("device_plan", "graphs"),
+        ("streams", 4),
+        ("compiled", "parts"),
+        ("device_layout", "plain"),
+        ("kernels", False),
+        ("stack", 8),
+    ],
+)
+def test_settings_of_a_device_are_refused_by_other_executors(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"{name} = {value} needs executor 'cuda', not 'workers'"):
+        refuse_unused(Experiment(executor="workers", **{name: value}))  # type: ignore[arg-type]
+
+
+def test_arithmetic_of_a_device_is_not_quietly_dropped_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="precision = bf16 needs a GPU, which this run would not use"):
+        refuse_unused(Experiment(precision="bf16"))
+    refuse_unused(Experiment(streams=4))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    refuse_unused(Experiment(precision="bf16"))
+    with pytest.raises(ConfigError, match="precision = bf16 needs a GPU"):
+        refuse_unused(Experiment(precision="bf16", cpu_stack=4))
