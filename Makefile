@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test lint types bench bench-gpu clean
+.PHONY: setup demo test test-cpus lint types bench bench-gpu clean
 
 setup: $(STAMP)
 
@@ -25,6 +25,14 @@ types: setup
 
 test: lint types
 	$(BIN)/python -m pytest -n 2
+
+# Kernels of torch and oneDNN for other processors than this one, and the tests whose numbers could depend on them.
+CPUS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2
+NUMERICAL := tests/engine tests/methods tests/conformance tests/networks tests/diagnostics tests/test_losses.py \
+  tests/test_optim.py tests/test_network.py tests/test_statistics.py tests/test_segmentation.py tests/test_resume.py
+
+test-cpus: setup
+	for cpu in $(CPUS); do echo "== $$cpu" && env $$cpu $(BIN)/python -m pytest -n 2 -q $(NUMERICAL) || exit 1; done
 
 # On a machine that does nothing else: twenty minutes for the first two, three quarters of an hour for the last, which also makes an
 # environment for each of the other simulators.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -57,6 +58,24 @@ def digits_network(seed: int = 3) -> Network:
     return networks.build("digits-cnn", (1, 8, 8), 10, seed)
 
 
+EXACT = 1e-9
+"""How far apart executors may be in double precision. In single precision a ReLU or a tiny BatchNorm batch magnifies
+rounding without bound, so agreement cannot be told from its absence there."""
+
+
+def in_double(job: Job) -> Job:
+    """The same job in double precision: what is left of a difference between two executors there is no rounding."""
+    whole = job.federation
+    test = Examples(whole.test.x.double(), whole.test.y)
+
+    def make(client: int) -> Examples:
+        own = whole.examples(client)
+        return Examples(own.x.double(), own.y)
+
+    federation = GeneratedFederation(len(whole), make, test, whole.classes)
+    return dataclasses.replace(job, net=job.net.to(torch.float64), federation=federation)
+
+
 def linear_network(weight: Any, *, dtype: torch.dtype = torch.float64) -> Network:
     """One stage `head` that multiplies by the given matrix, without bias."""
     values = torch.tensor(weight, dtype=dtype)
@@ -91,6 +110,7 @@ def context(
         clock=Clock(round, rounds, 1),
         client=client,
         lr=lr,
+        shape=tuple(data.x.shape[1:]),
         data=data,
         counts=torch.bincount(data.y, minlength=task.classes) if task.classes else torch.zeros(0),
         shared={"model": net.model()} if shared is None else shared,
@@ -157,7 +177,8 @@ def gap(left: Tree, right: Tree) -> float:
     """The largest difference of two trees with the same names."""
     ours, theirs = dict(tree.leaves(left)), dict(tree.leaves(right))
     assert ours.keys() == theirs.keys()
-    return max(float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours if ours[name].numel())
+    gaps = (float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours if ours[name].numel())
+    return max(gaps, default=0.0)
 
 
 def job_of(
@@ -181,12 +202,26 @@ def job_of(
 
 
 def run(
-    job: Job, *, rounds: int = 2, cohort: int = 3, observers: Sequence[Observer] = (), executor: Executor | None = None
+    job: Job,
+    *,
+    rounds: int = 2,
+    cohort: int = 3,
+    observers: Sequence[Observer] = (),
+    executor: Executor | None = None,
+    store: ClientStore | None = None,
+    server: Tree | None = None,
+    start: int = 0,
 ) -> Recorder:
     """Run a job in this process (or on the executor given) and return what happened."""
     recorder = Recorder()
-    store = ClientStore()
     recorder.server = run_rounds(
-        job, executor or Sequential(job), [*observers, recorder], rounds=rounds, cohort=cohort, store=store
+        job,
+        executor or Sequential(job),
+        [*observers, recorder],
+        rounds=rounds,
+        cohort=cohort,
+        store=ClientStore() if store is None else store,
+        server=server,
+        start=start,
     )
     return recorder

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fewfed import tree
@@ -41,6 +42,8 @@ class Context:
     clock: Clock
     client: int
     lr: float
+    shape: tuple[int, ...]
+    """Shape of one input, the same for all clients."""
     data: Examples
     """The client's own rows (for `end` and `data`; a step sees its batch)."""
     counts: Tensor
@@ -53,6 +56,11 @@ class Context:
     """What the client remembers from its last participation."""
     steps: int = 0
     """Optimiser steps this phase takes."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the run's weights and features."""
+        return self.plan.dtype
 
     @property
     def size(self) -> int:
@@ -90,6 +98,11 @@ class Setup:
     plan: Plan
     clients: int
     shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the run's weights and features: what a method makes by itself must be of it too."""
+        return self.plan.dtype
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,19 @@ class Network:
             buffers |= {f"{stage}.{key}": value.detach().clone() for key, value in module.named_buffers()}
         return {"params": params, "buffers": buffers}
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its weights, which everything a run computes with follows."""
+        weights = (p.dtype for module in self._modules.values() for p in module.parameters() if p.is_floating_point())
+        return next(weights, torch.get_default_dtype())
+
+    def to(self, dtype: torch.dtype) -> Network:
+        """The same network with weights of another type."""
+        if dtype == self.dtype:
+            return self
+        modules = {stage: copy.deepcopy(module).to(dtype) for stage, module in self._modules.items()}
+        return Network(self.name, modules, self.cut)
+
     def module(self, stage: str) -> nn.Module:
         return self._modules[stage]
 

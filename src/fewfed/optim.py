@@ -99,7 +99,7 @@ class Optimizer:
         update = adamw if self.optimizer == "adamw" else adam
         update(
             params,
-            grads,
+            _laid_out_like(params, grads),
             first,
             second,
             [],
@@ -113,3 +113,15 @@ class Optimizer:
             eps=self.eps,
             maximize=False,
         )
+
+
+def _laid_out_like(params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+    """Gradients whose numbers lie in memory in the same order as their parameters'.
+
+    The fused kernel walks over both as they lie in memory, whatever their strides say. A second derivative through a
+    convolution comes back transposed, and would be applied to the wrong weights.
+    """
+    return [
+        grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
+        for param, grad in zip(params, grads, strict=True)
+    ]

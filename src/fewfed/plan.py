@@ -26,8 +26,9 @@ class Draws:
     (`make_normals`), and still be the numbers that drawing a few at a time gives.
     """
 
-    def __init__(self, *key: int | str) -> None:
+    def __init__(self, *key: int | str, dtype: torch.dtype = torch.float32) -> None:
         self._key = key
+        self._dtype = dtype
         self._waiting: dict[str, np.ndarray] = {}
         self._ready = np.empty(0, np.float32)
 
@@ -68,25 +69,29 @@ class Draws:
     def beta(self, a: float, *shape: int) -> Tensor:
         """Beta(a, a); its limit for infinite a is the constant 1/2."""
         if math.isinf(a):
-            return torch.full(shape, 0.5)
-        return torch.from_numpy(self.numpy.beta(a, a, shape).astype(np.float32))
+            return torch.full(shape, 0.5, dtype=self._dtype)
+        return self._real(self.numpy.beta(a, a, shape).astype(np.float32))
 
     def uniform(self, *shape: int) -> Tensor:
-        return torch.from_numpy(self.numpy.random(shape, np.float32))
+        return self._real(self.numpy.random(shape, np.float32))
 
     def normal(self, *shape: int) -> Tensor:
         count = math.prod(shape)
         if not len(self._ready):
-            return torch.from_numpy(self._noise.standard_normal(shape, np.float32))
+            return self._real(self._noise.standard_normal(shape, np.float32))
         if len(self._ready) < count:
             self.make_normals(count - len(self._ready))
         taken, self._ready = self._ready[:count], self._ready[count:]
-        return torch.from_numpy(taken.reshape(shape))
+        return self._real(taken.reshape(shape))
 
     def make_normals(self, count: int) -> None:
         """Have the next `count` normal numbers ready."""
         made = self._noise.standard_normal(count, np.float32)
         self._ready = np.concatenate([self._ready, made]) if len(self._ready) else made
+
+    def _real(self, values: np.ndarray) -> Tensor:
+        """In the type of the run; drawn in single precision, so that runs of every type see the same numbers."""
+        return torch.from_numpy(values).to(self._dtype)
 
 
 def _generator(*key: int | str) -> np.random.Generator:
@@ -102,6 +107,8 @@ class Plan:
     batch: int
     rule: BatchRule = "fill"
     sampling: Sampling = "uniform"
+    dtype: torch.dtype = torch.float32
+    """Type of the real numbers that methods draw."""
 
     def cohort(self, round: int, clients: int, size: int) -> list[int]:
         """The clients of a round, drawn without replacement; the same for every method of a seed."""
@@ -112,11 +119,11 @@ class Plan:
 
     def draws(self, round: int, phase: str, client: int) -> Draws:
         """The method's own draws for one client in one phase."""
-        return Draws(self.seed, "method", round, phase, client)
+        return Draws(self.seed, "method", round, phase, client, dtype=self.dtype)
 
     def fixed(self, client: int, purpose: str) -> Draws:
         """Draws that are the same in every round: a client's shared subset, say."""
-        return Draws(self.seed, "fixed", purpose, client)
+        return Draws(self.seed, "fixed", purpose, client, dtype=self.dtype)
 
     def network_seed(self, round: int, phase: str, client: int) -> int:
         """What torch's own generator is seeded with where a network draws for itself (dropout)."""

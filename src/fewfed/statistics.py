@@ -34,8 +34,7 @@ class StageOutput(NamedTuple):
 def stage_outputs(net: Network, shape: tuple[int, ...]) -> dict[str, StageOutput]:
     """The output of every stage, found by passing one blank input."""
     model = net.model()
-    dtype = next((leaf.dtype for leaf in model["params"].values()), torch.get_default_dtype())
-    x = torch.zeros(1, *shape, dtype=dtype)
+    x = torch.zeros(1, *shape, dtype=net.dtype)
     outputs: dict[str, StageOutput] = {}
     with torch.no_grad():
         for number, stage in enumerate(net.stages):
@@ -138,7 +137,7 @@ def feature_augmentation(
 @fusable
 def moving_average(old: Tensor, new: Tensor, rate: float, active: Tensor) -> Tensor:
     """rate · old + (1 − rate) · new where `active` (Eq. 4), else old untouched."""
-    return torch.lerp(old, new.to(old.dtype), (1 - rate) * active)
+    return torch.lerp(old, new.to(old.dtype), (1 - rate) * active.to(old.dtype))
 
 
 def shared_variance(count: Tensor, total: Tensor, square: Tensor) -> Tensor:

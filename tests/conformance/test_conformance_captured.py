@@ -13,6 +13,7 @@ from conformance_cases import Reference, job_of, play, training_for
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fewfed import tree
 from fewfed.engine.device.executor import Device
 from fewfed.engine.device.lane import Lane
 from fewfed.engine.device.options import DeviceOptions
@@ -26,7 +27,6 @@ pytestmark = pytest.mark.timeout(120)
 STEP_BY_STEP: Mapping[str, str] = {
     "fedfa-anchor": "its loss uses ctx.steps",
     "fedfa-anchor:released": "its loss uses ctx.steps",
-    "fedgen-latent": "its loss uses ctx.data",
     "flea:official": "its batches differ in size",
 }
 """Methods that cannot be captured, with the reason the run gives."""
@@ -69,7 +69,10 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def events(job: Job, plan: str) -> list[str]:
     device = Device(job, DeviceOptions(device="cpu", plan=plan, width=4))  # type: ignore[arg-type]
-    return [event for metrics in play(job, device, rounds=2, evaluate_every=9).metrics for event in metrics["events"]]
+    played = play(job, device, rounds=2, evaluate_every=9)
+    assert all(metrics["failed"] == [] for metrics in played.metrics)
+    assert all(bool(torch.isfinite(leaf).all()) for _, leaf in tree.leaves(played.last.server))
+    return [event for metrics in played.metrics for event in metrics["events"]]
 
 
 @pytest.mark.usefixtures("watched")

@@ -20,7 +20,7 @@ from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.fedfa import FedFA
 from fewfed.methods.registry import choose
 from fewfed.tree import Tree
-from support import digits_federation, gap, job_of, run
+from support import EXACT, digits_federation, gap, in_double, job_of, run
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,8 @@ class Smooth(FedAvg):
 
 def distance_and_events(method: object, plan: str, rounds: int = 2, compiled: str = "steps") -> tuple[float, list[str]]:
     training = {"optimizer": "sgd", "lr": 0.02, "epochs": 1, "batch": 8}
-    job = job_of(method, digits_federation(8, (12, 20, 12, 9, 12, 12, 12, 12)), training=training)  # type: ignore[arg-type]
+    clients = digits_federation(8, (12, 20, 12, 9, 12, 12, 12, 12))
+    job = in_double(job_of(method, clients, training=training))  # type: ignore[arg-type]
     expected = run(job, rounds=rounds, cohort=6).server
     options = DeviceOptions(device="cpu", plan=plan, width=4, compiled=compiled, layout="plain")  # type: ignore[arg-type]
     executor = Device(job, options)
@@ -62,24 +63,24 @@ def distance_and_events(method: object, plan: str, rounds: int = 2, compiled: st
 @pytest.mark.parametrize("plan", ["graphs", "stacked"])
 @pytest.mark.parametrize("name", ["fedavg", "flea", "fedfa", "scaffold", "fedsam"])
 def test_a_compiled_step_agrees_with_the_reference(name: str, plan: str) -> None:
-    assert distance_and_events(choose(name).method, plan)[0] < 2e-5
+    assert distance_and_events(choose(name).method, plan)[0] < EXACT
 
 
 @pytest.mark.parametrize("plan", ["graphs", "stacked"])
 def test_a_step_that_reads_the_clock_is_not_run_with_an_old_rounds_numbers(plan: str) -> None:
-    assert distance_and_events(Warming(), plan, rounds=3)[0] < 2e-5
+    assert distance_and_events(Warming(), plan, rounds=3)[0] < EXACT
 
 
 @pytest.mark.parametrize("name", ["fedavg", "flea", "fedfa"])
 def test_fused_parts_agree_with_the_reference(name: str) -> None:
     distance, events = distance_and_events(choose(name).method, "graphs", compiled="parts")
-    assert distance < 2e-5
+    assert distance < EXACT
     assert events == []
 
 
 def test_a_loss_that_differentiates_inside_itself_runs_without_fused_parts() -> None:
     distance, events = distance_and_events(FedFA(inner=Smooth()), "graphs", compiled="parts")
-    assert distance < 2e-5
+    assert distance < EXACT
     assert len(events) == 1
     assert events[0].startswith("phase 'train' runs without fused parts: ")
 
@@ -92,7 +93,7 @@ def test_a_long_run_tries_whether_fused_parts_are_faster(
     # Side by side would win on a CPU, and has no fused parts.
     monkeypatch.setattr(Device, "_timed", partialmethod(_graphs_first, Device._timed))
     distance, events = distance_and_events(choose("fedfa").method, "auto", compiled="auto")
-    assert distance < 2e-5
+    assert distance < EXACT
     assert len([event for event in events if "fused: " in event]) == told
 
 

@@ -14,7 +14,7 @@ from fewfed.engine.device.options import DeviceOptions
 from fewfed.errors import ConfigError
 from fewfed.executors import refuse_unused
 from fewfed.experiment import Experiment
-from support import digits_federation, gap, job_of, run
+from support import EXACT, digits_federation, gap, in_double, job_of, run
 
 PLAIN_SECONDS = 0.002
 
@@ -37,7 +37,7 @@ def distance_and_events(
     monkeypatch.setattr(module, "_WORTH_TRYING", worth)
     monkeypatch.setattr(Device, "_timed", partialmethod(timed, Device._timed, channels_last))
     training = {"optimizer": "sgd", "lr": 0.02, "epochs": 1, "batch": 8}
-    job = job_of("fedavg", digits_federation(6, 12), training=training)
+    job = in_double(job_of("fedavg", digits_federation(6, 12), training=training))
     expected = run(job, rounds=2, cohort=4).server
     executor = Device(job, DeviceOptions(device="cpu", width=4, **options))
     recorder = run(job, rounds=2, cohort=4, executor=executor)
@@ -55,7 +55,7 @@ def distance_and_events(
 )
 def test_a_long_run_keeps_the_faster_order(monkeypatch: pytest.MonkeyPatch, channels_last: float, said: str) -> None:
     distance, events = distance_and_events(monkeypatch, channels_last)
-    assert distance < 2e-5
+    assert distance < EXACT
     assert events == [said]
 
 
@@ -66,7 +66,7 @@ def test_a_short_run_is_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("layout", ["plain", "channels_last"])
 def test_the_order_can_be_chosen_by_hand(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     distance, events = distance_and_events(monkeypatch, 0.001, layout=layout)
-    assert distance < 2e-5
+    assert distance < EXACT
     assert events == []
 
 

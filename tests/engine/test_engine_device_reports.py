@@ -15,7 +15,7 @@ from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.registry import choose
 from fewfed.phase import Clock, Combine, Phase
 from fewfed.tree import Tree
-from support import digits_federation, job_of, run
+from support import EXACT, digits_federation, in_double, job_of, run
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class WeighedByItsModel(Extra):
 
 
 def total(method: FedAvg, sizes: tuple[int, ...], plan: str | None) -> Tree:
-    job = job_of(method, digits_federation(8, sizes), training={"epochs": 1, "optimizer": "sgd", "lr": 0.02})
+    training = {"epochs": 1, "optimizer": "sgd", "lr": 0.02}
+    job = in_double(job_of(method, digits_federation(8, sizes), training=training))
     executor = Device(job, DeviceOptions(device="cpu", plan="stacked", width=4)) if plan else None
     return run(job, rounds=1, cohort=7, executor=executor).server
 
@@ -74,7 +75,7 @@ def test_a_stack_reports_what_its_clients_report_alone(method: FedAvg, sizes: tu
     ours, theirs = dict(tree.leaves(found)), dict(tree.leaves(expected))
     assert ours.keys() == theirs.keys()
     for path, value in theirs.items():
-        assert torch.allclose(ours[path].double(), value.double(), rtol=1e-6, atol=2e-6), path
+        assert torch.allclose(ours[path].double(), value.double(), rtol=0, atol=EXACT), path
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedfa", "scaffold", "fedntd", "flea", "fedprox"])

@@ -200,12 +200,13 @@ def test_a_failing_pass_leaves_the_network_as_it_was() -> None:
 
 
 def distance_and_events(monkeypatch: pytest.MonkeyPatch, method: str, kernel: NormKernel) -> tuple[float, list[str]]:
-    training = {"optimizer": "sgd", "lr": 0.02, "epochs": 1, "batch": 8}
+    # One step each: the kernels know single precision only, whose rounding further steps would magnify.
+    training = {"optimizer": "sgd", "lr": 0.02, "epochs": 1, "batch": 20}
     job = job_of(method, digits_federation(5, (12, 20, 12, 9, 12)), training=training)
-    expected = run(job, rounds=2, cohort=4).server
+    expected = run(job, rounds=1, cohort=4).server
     monkeypatch.setattr(norms, "of", lambda net, device, dtype: by_kernel(net, kernel))
     executor = Device(job, DeviceOptions(device="cpu", plan="graphs", precision="tf32"))  # No rounding on a CPU.
-    recorder = run(job, rounds=2, cohort=4, executor=executor)
+    recorder = run(job, rounds=1, cohort=4, executor=executor)
     return gap(recorder.server, expected), recorder.events
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from short_runs import accuracies, processes_agree, same_bits
 from torch import nn
 
 from fewfed import arrays, tree
@@ -26,7 +25,7 @@ from fewfed.phase import Clock, Phase
 from fewfed.plan import Plan
 from fewfed.task import Classification, Regression
 from fewfed.tree import Tree
-from support import context, digits, digits_federation, digits_network, gradients, job_of, run, trainable
+from support import context, digits, digits_federation, digits_network, gradients, job_of, run, same, trainable
 
 LATER = Clock(1, 5, 2)
 
@@ -173,7 +172,7 @@ def test_generating_does_not_change_the_autoencoder() -> None:
     ctx, work, batch = step(method)
     before = tree.clone(ctx.shared["cvae"])
     method.loss(work, ctx, batch)
-    assert same_bits(ctx.shared["cvae"], before)
+    assert same(ctx.shared["cvae"], before)
 
 
 def test_the_other_class_is_never_the_own_one_and_every_other_is_as_likely() -> None:
@@ -252,11 +251,11 @@ def test_classifiers_stay_apart_and_wait_for_their_clients() -> None:
     assert all(state is not None and set(state) == {"model"} for state in states)
     assert states[0] is not None
     assert states[1] is not None
-    assert not same_bits(states[0]["model"], states[1]["model"])
+    assert not same(states[0]["model"], states[1]["model"])
     assert all(store.get(client) is None for client in range(4) if client not in took_part)
     method = FLAIR()
     initial = method.client_init(job_of(method).setup)
-    assert same_bits(method.predictor(ran.server, initial), digits_network().model())
+    assert same(method.predictor(ran.server, initial), digits_network().model())
 
 
 @pytest.mark.parametrize(("outer", "part"), [(0.0, 0.0), (0.25, 0.25), (1.0, 1.0)])
@@ -320,12 +319,3 @@ def test_examples_of_the_client_are_not_changed() -> None:
     FLAIR().loss(work, ctx, batch)
     assert torch.equal(before.x, batch.x)
     assert torch.equal(before.y, batch.y)
-
-
-def test_worker_processes_compute_the_same_bits() -> None:
-    assert processes_agree("flair")
-
-
-def test_it_learns() -> None:
-    before, after = accuracies("flair", rounds=6)
-    assert after > before + 0.3

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from short_runs import accuracies, processes_agree
 
 from fewfed import networks, tree
 from fewfed.engine.client import run_member
@@ -94,12 +93,3 @@ def test_a_network_without_a_linear_classifier_is_refused() -> None:
     net = networks.build("unet", (1, 16, 16), 2, 0)
     with pytest.raises(ConfigError, match="unet"):
         job.method.check(dataclasses.replace(job.setup, net=net, task=Classification(2), shape=(1, 16, 16)))
-
-
-def test_worker_processes_compute_the_same_bits() -> None:
-    assert processes_agree("flute")
-
-
-def test_it_learns() -> None:
-    before, after = accuracies("flute")
-    assert after > before + 0.3

@@ -104,11 +104,12 @@ def context_of(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Membe
     return Context(
         net=job.net,
         task=job.task,
-        plan=dataclasses.replace(job.plan, batch=training.batch, rule=training.batch_rule),
+        plan=dataclasses.replace(job.plan, batch=training.batch, rule=training.batch_rule, dtype=job.net.dtype),
         phase=phase,
         clock=clock,
         client=member.client,
         lr=training.lr_at(clock.round),
+        shape=tuple(federation.shape),
         data=data,
         counts=counts,
         shared=shared,

@@ -34,7 +34,8 @@ class Job:
 
     @property
     def setup(self) -> Setup:
-        return Setup(self.net, self.task, self.plan, len(self.federation), tuple(self.federation.shape))
+        plan = dataclasses.replace(self.plan, dtype=self.net.dtype)
+        return Setup(self.net, self.task, plan, len(self.federation), tuple(self.federation.shape))
 
     def check(self) -> None:
         """Raise `ConfigError` where the method does not fit the task or the network."""

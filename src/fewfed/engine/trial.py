@@ -219,4 +219,5 @@ class _Bench:
 
     def _brief(self, steps: int) -> Job:
         plan = self._job.plan
-        return dataclasses.replace(self._job, plan=_Brief(plan.seed, plan.batch, plan.rule, plan.sampling, steps))
+        short = _Brief(plan.seed, plan.batch, plan.rule, plan.sampling, plan.dtype, steps)
+        return dataclasses.replace(self._job, plan=short)

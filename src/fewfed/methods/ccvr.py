@@ -105,7 +105,7 @@ class CCVR(Wrapper):
         if self.form == "features":
             return Examples(ctx.shared["features"], ctx.shared["labels"])
         totals = pooled(ctx.shared["sum"], ctx.shared["outer"], ctx.shared["count"])
-        return sampled(totals, self.samples, ctx.plan.draws(ctx.clock.round, "gaussian", ctx.client))
+        return sampled(totals, self.samples, ctx.plan.draws(ctx.clock.round, "gaussian", ctx.client), ctx.dtype)
 
     def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
         return {} if ctx.phase.name == CALIBRATE else self.inner.draw(draws, ctx, size)
@@ -184,12 +184,12 @@ def pooled(sums: Tensor, outer: Tensor, count: Tensor) -> Gaussians:
     return Gaussians(classes, mean, (covariance + covariance.mT) / 2)
 
 
-def sampled(gaussians: Gaussians, samples: int, draws: Draws) -> Examples:
+def sampled(gaussians: Gaussians, samples: int, draws: Draws, dtype: torch.dtype = torch.float32) -> Examples:
     """`samples` rows of every class, from its Gaussian."""
     rows = []
     for mean, covariance in zip(gaussians.mean, gaussians.covariance, strict=True):
         noise = draws.normal(samples, len(mean)).to(mean)
-        rows.append((mean + noise @ safe_root(covariance).T).float())
+        rows.append((mean + noise @ safe_root(covariance).T).to(dtype))
     return Examples(torch.cat(rows), gaussians.classes.repeat_interleave(samples))
 
 

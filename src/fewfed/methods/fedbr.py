@@ -74,7 +74,7 @@ class FedBR(FedAvg):
             return {}
         work = super().begin(ctx)
         if len(ctx.shared["pseudo"]):
-            width = feature_width(ctx.net, tuple(ctx.data.x.shape[1:]))
+            width = feature_width(ctx.net, ctx.shape)
             draws = ctx.plan.draws(ctx.clock.round, STAGE, ctx.client)
             own = projector_weights(STAGE, width, self._widths(width), draws)
             work["params"] |= tree.to(own, ctx.data.x.device)

@@ -37,7 +37,7 @@ class FedDyn(FedAvg):
 
     def server_init(self, setup: Setup) -> Tree:
         model = setup.net.model()
-        clients = torch.tensor(float(setup.clients))
+        clients = torch.tensor(float(setup.clients), dtype=setup.dtype)
         return {"model": model, "mean": tree.clone(model), "clients": clients, **self.client_init(setup)}
 
     def client_init(self, setup: Setup) -> Tree:

@@ -95,7 +95,10 @@ class FedFA(Augmentation):
         if not self.exchanges:
             return server
         channels = self._channels(setup.net, setup.shape)
-        own = {s: {name: torch.full((count,), first) for name, first in START.items()} for s, count in channels.items()}
+        blank = {stage: torch.zeros(count, dtype=setup.dtype) for stage, count in channels.items()}
+        own = {
+            stage: {n: torch.full_like(zeros, first) for n, first in START.items()} for stage, zeros in blank.items()
+        }
         ones = {stage: tree.map(torch.ones_like, value) for stage, value in own.items()}
         return {**server, KEY: {"average": own, "gamma": ones}}
 
@@ -113,7 +116,7 @@ class FedFA(Augmentation):
     def own_draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
         return {
             stage: {"on": draws.uniform(1)[0] < self.p, "noise": draws.normal(2, size, count)}
-            for stage, count in self._channels(ctx.net, tuple(ctx.data.x.shape[1:])).items()
+            for stage, count in self._channels(ctx.net, ctx.shape).items()
         }
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
@@ -214,7 +217,7 @@ class FedFA(Augmentation):
         with torch.no_grad():
             for name, value in moments.items():
                 own[name].copy_(moving_average(own[name], value.detach().mean(0), self.momentum, on))
-            own["updates"].add_(on)
+            own["updates"].add_(on.to(own["updates"].dtype))
 
     def _moments(self, own: Tree, reference: Tree) -> Tree:
         known = own["updates"] > 0 if self.carry == "debiased" else torch.ones_like(own["updates"]) > 0
@@ -230,9 +233,9 @@ class FedFA(Augmentation):
 
     def _fused(self, average: Tree, sums: Tree) -> tuple[Tree, Tree]:
         variances = {name: shared_variance(sums["count"], sums[name], sums[f"{name}_squared"]) for name in START}
-        means = {name: (average[name].double() + sums[name] / sums["count"]).float() for name in START}
+        means = {name: (average[name].double() + sums[name] / sums["count"]).to(average[name]) for name in START}
         rule = normalised_gamma if self.gamma == "shared" else torch.clone
-        return means, {name: rule(variance).float() for name, variance in variances.items()}
+        return means, {name: rule(variance).to(average[name]) for name, variance in variances.items()}
 
     def _state(self, inner: Tree, ctx: Context, own: Tree | None) -> Tree:
         if self.carry != "client" or not ctx.phase.keeps_state or own is None:

@@ -65,7 +65,7 @@ class FedFAAnchor(FedAvg):
         random = setup.plan.fixed(-1, "anchors").normal(classes, width)
         return {
             **super().server_init(setup),
-            "anchors": torch.eye(classes, width) if classes <= width else normalize(random),
+            "anchors": torch.eye(classes, width, dtype=setup.dtype) if classes <= width else normalize(random),
         }
 
     def broadcast(self, server: Tree, phase: Phase) -> Tree:
@@ -83,7 +83,7 @@ class FedFAAnchor(FedAvg):
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
         cut, anchors = ctx.net.penultimate, work["anchors"].clone()
         features = ctx.net.apply(work, batch.x, stop=cut)
-        member = one_hot(batch.y, ctx.task.classes)
+        member = one_hot(batch.y, ctx.task.classes).to(features.dtype)
         distance = (features - anchors[batch.y]).square().sum(1) / member.sum(0)[batch.y]
         labels = torch.arange(ctx.task.classes, device=batch.y.device)
         terms = {

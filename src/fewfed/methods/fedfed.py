@@ -81,7 +81,7 @@ class FedFed(FedAvg):
 
     def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
         if ctx.phase.name == "distil":
-            shape = ctx.data.x.shape[1:]
+            shape = ctx.shape
             return {"code": draws.normal(size, self.latent), "noise": draws.normal(len(self.noises), size, *shape)}
         pool = len(ctx.shared.get("labels", ()))
         return {"row": draws.cycle(pool, size)} if pool else {}
@@ -100,7 +100,7 @@ class FedFed(FedAvg):
             return super().end(work, ctx)
         if ctx.phase.name == "distil":
             return Report({"distiller": work}, {}, float(ctx.size))
-        x, net = ctx.data.x, self._vae(tuple(ctx.data.x.shape[1:]), ctx)
+        x, net = ctx.data.x, self._vae(ctx.shape, ctx)
         mean, _ = encode(net, ctx.shared["vae"], x, train=False)
         rest = x - decode(net, ctx.shared["vae"], mean, train=False)
         noise = ctx.plan.fixed(ctx.client, "noise on shared parts").normal(len(self.noises), *x.shape).to(x)
@@ -122,7 +122,7 @@ class FedFed(FedAvg):
         }
 
     def _vae(self, shape: tuple[int, ...], known: Setup | Context) -> Network:
-        return vae(shape, self.hidden, self.latent, known.plan.seed)
+        return vae(shape, self.hidden, self.latent, known.plan.seed, known.dtype)
 
 
 def _part(distiller: Tree, name: str) -> Tree:

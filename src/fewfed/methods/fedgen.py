@@ -98,4 +98,4 @@ class FedGen(FedAvg):
         return super().end(work, ctx) if ctx.phase.name == "train" else Report({"generator": work}, {}, 1.0)
 
     def _generator(self, ctx: Context) -> Network:
-        return input_generator(tuple(ctx.data.x.shape[1:]), ctx.task.classes, ctx.plan.seed)
+        return input_generator(ctx.shape, ctx.task.classes, ctx.plan.seed, ctx.dtype)

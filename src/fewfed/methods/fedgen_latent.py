@@ -149,5 +149,5 @@ class FedGenLatent(FedAvg):
         return output
 
     def _generator(self, ctx: Context) -> Network:
-        shape = feature_shape(ctx.net, tuple(ctx.data.x.shape[1:]))
-        return latent_generator(shape, ctx.task.classes, ctx.plan.seed)
+        shape = feature_shape(ctx.net, ctx.shape)
+        return latent_generator(shape, ctx.task.classes, ctx.plan.seed, ctx.dtype)

@@ -87,7 +87,7 @@ class FedMix(FedAvg):
             return super().end(work, ctx)
         groups = ctx.size // self.group
         rows = ctx.plan.fixed(ctx.client, "averaged rows").permutation(ctx.size)[: groups * self.group]
-        x, y = ctx.data.x[rows], ctx.task.soft_labels(ctx.data.y[rows])
+        x, y = ctx.data.x[rows], ctx.task.soft_labels(ctx.data.y[rows]).to(ctx.dtype)
         shape = (groups, self.group)
         means = {"mean_x": x.reshape(*shape, *x.shape[1:]).mean(1), "mean_y": y.reshape(*shape, *y.shape[1:]).mean(1)}
         return Report(means, {}, float(ctx.size))

@@ -49,8 +49,8 @@ class FedProto(FedAvg):
         classes, width = setup.task.classes, feature_width(setup.net, setup.shape)
         return {
             "model": setup.net.model(),
-            "prototypes": torch.zeros(classes, width),
-            "known": torch.zeros(classes),
+            "prototypes": torch.zeros(classes, width, dtype=setup.dtype),
+            "known": torch.zeros(classes, dtype=setup.dtype),
         }
 
     def broadcast(self, server: Tree, phase: Phase) -> Tree:

@@ -39,7 +39,7 @@ class FedRobust(FedAvg):
 
     def client_init(self, setup: Setup) -> Tree:
         shape = (setup.shape[0], *(1 for _ in setup.shape[1:]))
-        return {name: torch.zeros(shape) for name in AFFINE}
+        return {name: torch.zeros(shape, dtype=setup.dtype) for name in AFFINE}
 
     def begin(self, ctx: Context) -> Tree:
         work = super().begin(ctx)

@@ -93,7 +93,7 @@ class FLAIR(Method):
         return tree.clone(ctx.shared["cvae"] if ctx.phase.name == "init" else ctx.state["cvae"])
 
     def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        code = self._widths(vector_width(ctx.net, tuple(ctx.data.x.shape[1:]), self.name))[1]
+        code = self._widths(vector_width(ctx.net, ctx.shape, self.name))[1]
         if ctx.phase.name != "train":
             return {"noise": draws.normal(size, code)}
         return {
@@ -154,4 +154,4 @@ class FLAIR(Method):
         return self.hidden or hidden, self.latent or latent
 
     def _cvae(self, features: int, known: Setup | Context) -> Network:
-        return cvae(features, known.task.classes, *self._widths(features), self.norm, known.plan.seed)
+        return cvae(features, known.task.classes, *self._widths(features), self.norm, known.plan.seed, known.dtype)

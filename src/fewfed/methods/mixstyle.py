@@ -52,7 +52,7 @@ class MixStyle(Augmentation):
                 "order": draws.permutation(size),
                 "lam": draws.beta(self.alpha, size),
             }
-            for stage in self._stages(ctx.net, tuple(ctx.data.x.shape[1:]))
+            for stage in self._stages(ctx.net, ctx.shape)
         }
 
     def augmented(self, own: Tree, ctx: Context, batch: Batch) -> tuple[Context, Batch]:

@@ -39,7 +39,7 @@ class Scaffold(FedAvg):
         return (Phase("train", clock.epochs, uploads, keeps_state=True),)
 
     def server_init(self, setup: Setup) -> Tree:
-        clients = torch.tensor(float(setup.clients))
+        clients = torch.tensor(float(setup.clients), dtype=setup.dtype)
         return {**super().server_init(setup), **self.client_init(setup), "clients": clients}
 
     def client_init(self, setup: Setup) -> Tree:

@@ -22,7 +22,9 @@ Norm = Literal["batch", "layer"]
 
 
 @lru_cache(maxsize=8)
-def cvae(features: int, classes: int, hidden: int, latent: int, norm: Norm, seed: int) -> Network:
+def cvae(
+    features: int, classes: int, hidden: int, latent: int, norm: Norm, seed: int, dtype: torch.dtype = torch.float32
+) -> Network:
     """Two hidden layers with normalisation each way, conditioned on one-hot labels; the output is linear.
 
     Widths (256, 64) on 512 features and 10 classes have 451,200 parameters, (64, 16) on 84 features 24,180.
@@ -43,11 +45,11 @@ def cvae(features: int, classes: int, hidden: int, latent: int, norm: Norm, seed
         }
         return Network("cvae", stages, cut="latent")
 
-    return _seeded(make, seed)
+    return _seeded(make, seed).to(dtype)
 
 
 @lru_cache(maxsize=8)
-def vae(shape: tuple[int, ...], hidden: int, latent: int, seed: int) -> Network:
+def vae(shape: tuple[int, ...], hidden: int, latent: int, seed: int, dtype: torch.dtype = torch.float32) -> Network:
     """One hidden layer each way over flattened inputs; the output has the shape of the input."""
     size = math.prod(shape)
 
@@ -60,7 +62,7 @@ def vae(shape: tuple[int, ...], hidden: int, latent: int, seed: int) -> Network:
         }
         return Network("vae", stages, cut="latent")
 
-    return _seeded(make, seed)
+    return _seeded(make, seed).to(dtype)
 
 
 def encode(net: Network, model: Tree, x: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ def conditioned(noise: Tensor, y: Tensor, classes: int) -> Tensor:
 
 
 @cache
-def input_generator(shape: Shape, classes: int, seed: int) -> Network:
+def input_generator(shape: Shape, classes: int, seed: int, dtype: torch.dtype = torch.float32) -> Network:
     """A generator of inputs of `shape` from `INPUT_NOISE` numbers and a label.
 
     Square images: four transposed convolutions of 256, 128, 64 and as many channels as the image has, then BatchNorm
@@ -38,19 +38,20 @@ def input_generator(shape: Shape, classes: int, seed: int) -> Network:
     inputs = INPUT_NOISE + classes
     with _seeded(seed):
         if len(shape) != 3:
-            return Network("input-generator", _flat(inputs, shape))
+            return Network("input-generator", _flat(inputs, shape)).to(dtype)
         channels, height, width = shape
-        return Network("input-generator", (_square if height == width else _planes)(inputs, channels, height, width))
+        stages = (_square if height == width else _planes)(inputs, channels, height, width)
+        return Network("input-generator", stages).to(dtype)
 
 
 @cache
-def latent_generator(shape: Shape, classes: int, seed: int) -> Network:
+def latent_generator(shape: Shape, classes: int, seed: int, dtype: torch.dtype = torch.float32) -> Network:
     """A generator of penultimate features of `shape`: one hidden layer of 512 with BatchNorm, then linear."""
     with _seeded(seed):
         hidden = nn.Sequential(
             OrderedDict(linear=nn.Linear(LATENT_NOISE + classes, 512), norm=nn.BatchNorm1d(512), relu=nn.ReLU())
         )
-        return Network("latent-generator", {"hidden": hidden, "out": _shaped(512, shape)})
+        return Network("latent-generator", {"hidden": hidden, "out": _shaped(512, shape)}).to(dtype)
 
 
 def _square(inputs: int, channels: int, height: int, width: int) -> dict[str, nn.Module]:

@@ -17,7 +17,7 @@ from fewfed.plan import Draws
 @lru_cache(maxsize=16)
 def feature_shape(net: Network, shape: Shape) -> Shape:
     """Shape of one row's penultimate features (their main path) for inputs of `shape`."""
-    features = net.apply(net.model(), torch.zeros(1, *shape), stop=net.penultimate, train=False)
+    features = net.apply(net.model(), torch.zeros(1, *shape, dtype=net.dtype), stop=net.penultimate, train=False)
     main = features[0] if isinstance(features, tuple) else features
     return tuple(main.shape[1:])
 

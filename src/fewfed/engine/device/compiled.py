@@ -35,19 +35,26 @@ def _compiled(function: Function, example: Tree, backend: str) -> Function:
     from torch.fx.experimental.proxy_tensor import make_fx  # Loads the compiler's front end, which few runs need.
 
     paths, empty = [path for path, _ in tree.leaves(example)], tuple(tree.hollows(example))
+    shapes = [leaf.shape for _, leaf in tree.leaves(example)]
     names: list[str] = []
 
     def flat(*values: Tensor) -> list[Tensor]:
-        result = function(tree.from_leaves(dict(zip(paths, values, strict=True)), empty))
+        shaped = (value.view(shape) for value, shape in zip(values, shapes, strict=True))
+        result = function(tree.from_leaves(dict(zip(paths, shaped, strict=True)), empty))
         names[:] = [path for path, _ in tree.leaves(result)]
         return [leaf for _, leaf in tree.leaves(result)]
 
-    values = [leaf for _, leaf in tree.leaves(example)]
-    recorded = make_fx(torch.func.functionalize(flat, remove="mutations"))(*values)
+    recorded = make_fx(torch.func.functionalize(flat, remove="mutations"))(*_inputs(example))
     fused = torch.compile(recorded, fullgraph=True, dynamic=False, backend=backend)
 
     def call(argument: Tree) -> Tree:
-        results = fused(*(leaf for _, leaf in tree.leaves(argument)))
+        results = fused(*_inputs(argument))
         return tree.from_leaves(dict(zip(names, results, strict=True)))
 
     return call
+
+
+def _inputs(argument: Tree) -> list[Tensor]:
+    """The leaves, none of them without an axis: the compiler takes a single double for a number, which it does not
+    write back."""
+    return [leaf if leaf.dim() else leaf.view(1) for _, leaf in tree.leaves(argument)]

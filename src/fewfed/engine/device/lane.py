@@ -122,7 +122,9 @@ class Lane:
         self._draws = self._layout.blank((steps,) if width == 1 else (steps, width), device)
         self._active = torch.ones((steps, width), dtype=torch.bool, device=device)
         self._counter = torch.zeros(1, dtype=torch.long, device=device)
-        self._lr = torch.zeros((), device=device)
+        # The fused kernels of a GPU take it in single precision only.
+        wide = bool(self._params) and device.type == "cpu"
+        self._lr = torch.zeros((), dtype=self._params[0].dtype if wide else torch.float32, device=device)
         self._sums: dict[str, Tensor] = {}
         self._gradients = Gradients(job.method, example.ctx, precision.autocast, device)
         self.round = example.ctx.clock.round

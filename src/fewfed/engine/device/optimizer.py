@@ -22,7 +22,7 @@ class DeviceOptimizer:
         self.first = [torch.zeros_like(p) for p in params] if self._keeps_first else []
         self.second = [torch.zeros_like(p) for p in params] if settings.optimizer != "sgd" else []
         device = params[0].device if params else torch.device("cpu")
-        self.steps = torch.zeros(width, device=device)
+        self.steps = torch.zeros(width, dtype=params[0].dtype if params else None, device=device)
         self._counts = [torch.zeros((), device=device) for _ in self.second]
 
     @property
