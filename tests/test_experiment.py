@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import re
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fewfed import Experiment, Training
+from fewfed import Experiment, Training, run
+from fewfed.data.readers.options import DataOptions
 from fewfed.errors import ConfigError
-from fewfed.experiment import Resolved, accepts, known_fields, resolve, validated
-from fewfed.methods.registry import choose
+from fewfed.experiment import Resolved, accepts, known_fields, layered, resolve
+from fewfed.methods.registry import choose, presets_of, registered
+from run_support import SMALL, assert_same_end, called, small
 
 
 def test_values_go_to_the_part_that_has_them() -> None:
@@ -94,9 +99,47 @@ def test_a_record_that_lacks_a_part_is_refused(missing: str) -> None:
 
 def test_settings_made_in_python_are_checked_too() -> None:
     with pytest.raises(ConfigError, match="rounds = 0"):
-        validated(Experiment(rounds=0), Training())
+        run("fedavg", Experiment(rounds=0))
     with pytest.raises(ConfigError, match="lr = -1"):
-        validated(Experiment(), Training(lr=-1))
+        run("fedavg", Experiment(), Training(lr=-1))
+
+
+def every_preset() -> list[str]:
+    plain = [name if preset == "paper" else f"{name}:{preset}" for name in registered() for preset in presets_of(name)]
+    return [*plain, "sem(scaffold)", "ccvr(flea:official)", "fedfa:released(scaffold)"]
+
+
+@pytest.mark.parametrize("spec", every_preset())
+def test_the_command_line_and_python_layer_settings_alike(spec: str) -> None:
+    for said in ({}, {"epochs": 2}, {"optimizer": "adam", "lr": 1e-3}):
+        typed = resolve(spec, {f"training.{name}": str(value) for name, value in said.items()})
+        made = layered(spec, {}, Experiment(), Training(**said).stated(), DataOptions())
+        assert typed == made
+        own = choose(spec).training
+        assert all(getattr(made.training, name) == value for name, value in {**own, **said}.items())
+
+
+def test_python_and_the_command_line_run_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("scaffold", small(seed=3), Training(epochs=1), out=tmp_path / "python")
+    arguments = ("run", "scaffold", *SMALL, "--seed", "3", "--executor", "sequential", "--out", str(tmp_path / "typed"))
+    assert called(capsys, monkeypatch, *arguments)[0] == 0
+    assert_same_end(tmp_path / "python", tmp_path / "typed")
+    recorded = [json.loads((tmp_path / door / "config.json").read_text()) for door in ("python", "typed")]
+    assert recorded[0] == recorded[1]
+    assert (recorded[0]["training"]["optimizer"], recorded[0]["training"]["epochs"]) == ("sgd", 1)
+
+
+def test_what_was_named_survives_copies() -> None:
+    """`replace` names every field: only what differs from the default counts then."""
+    named = Training(epochs=5, optimizer="adam")
+    assert named.stated() == {"epochs": 5, "optimizer": "adam"}
+    assert Training("sgd", 0.9).stated() == {"optimizer": "sgd", "momentum": 0.9}
+    assert copy.deepcopy(named).stated() == named.stated()
+    assert dataclasses.replace(Training(epochs=2), lr=0.1).stated() == {"epochs": 2, "lr": 0.1}
+    assert Training().stated() == {}
+    assert named == Training()
 
 
 def test_what_a_method_accepts() -> None:

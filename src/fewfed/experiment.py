@@ -111,7 +111,7 @@ class Resolved:
 
 
 def resolve(spec: str, values: Mapping[str, Any]) -> Resolved:
-    """Sort flat values into method, experiment, training and data options: defaults < the preset's < these.
+    """Sort flat values into method, experiment, training and data options.
 
     `training.momentum` and the like name a field of one part where two have it; a plain name goes to the method first.
     """
@@ -132,16 +132,25 @@ def resolve(spec: str, values: Mapping[str, Any]) -> Resolved:
         else:
             parts[_owner(name, fields, base.method)][name] = value
     experiment = make(Experiment, parts["experiment"], "the experiment")
-    training = make(Training, {**base.training, **parts["training"]}, "training")
     options = make(DataOptions, parts["data_options"], "data_options")
-    choose(spec, parts["method"])
-    return Resolved(spec, parts["method"], experiment, training, options)
+    return layered(spec, parts["method"], experiment, parts["training"], options)
 
 
-def validated(experiment: Experiment, training: Training) -> None:
-    """Check settings that were built by hand in Python."""
+def layered(
+    spec: str,
+    values: Mapping[str, Any],
+    experiment: Experiment,
+    training: Mapping[str, Any],
+    options: DataOptions,
+) -> Resolved:
+    """A complete configuration from what a user said: defaults < the method's own < its preset's < the user's.
+
+    The only place where these meet, for the command line, files and Python alike.
+    """
+    chosen = choose(spec, values)
     check(experiment)
-    check(training)
+    check(options)
+    return Resolved(spec, values, experiment, make(Training, {**chosen.training, **training}, "training"), options)
 
 
 def accepts(spec: str, name: str) -> bool:

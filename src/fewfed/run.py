@@ -27,15 +27,13 @@ from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.engine.store import ClientStore
 from fewfed.errors import ConfigError, RunError
 from fewfed.executors import executor_for, refuse_unused
-from fewfed.experiment import Experiment, Resolved, validated
+from fewfed.experiment import Experiment, Resolved, layered
 from fewfed.folder import CONFIG, RunFolder, refuse_existing
-from fewfed.methods.registry import choose
 from fewfed.network import Network
 from fewfed.phase import Clock
 from fewfed.plan import Draws, Plan
 from fewfed.results import Result, summarise
 from fewfed.segmentation import Segmentation
-from fewfed.settings import make
 from fewfed.task import Classification, Task
 from fewfed.training import Training
 
@@ -68,12 +66,13 @@ def run(
     out: Path | str | None = None,
     observers: Sequence[Observer] = (),
 ) -> Result:
-    """Run one method. `values` are its hyper-parameters; `data` and `network` may be your own objects."""
-    chosen = choose(method, values)
+    """Run one method. `values` are its hyper-parameters; `data` and `network` may be your own objects.
+
+    Fields that `training` does not name are the method's own (`Training(epochs=2)` leaves SCAFFOLD its plain SGD).
+    """
     experiment = _describing(experiment or Experiment(), data, network)
-    training = training or make(Training, chosen.training, "training")
-    validated(experiment, training)
-    resolved = Resolved(method, values or {}, experiment, training, options or DataOptions())
+    stated = training.stated() if training else {}
+    resolved = layered(method, values or {}, experiment, stated, options or DataOptions())
     prepared = prepare(resolved, data=None if data is None else checked(data), network=network)
     path = Path(out) if out else default_folder(resolved)
     refuse_existing(path)

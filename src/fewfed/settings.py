@@ -11,7 +11,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from fewfed.errors import ConfigError, did_you_mean
 
@@ -40,6 +40,30 @@ class Described:
     default: Any
     help: str
     range: str
+
+
+class Stated:
+    """Settings that remember which fields were named when they were made: the others may be set by somebody weaker.
+
+    `dataclasses.replace` names every field; what then counts as named is what differs from the default.
+    """
+
+    _named: frozenset[str] | None
+
+    def __new__(cls, *args: Any, **named: Any) -> Self:
+        made = super().__new__(cls)
+        fields = [field.name for field in dataclasses.fields(typing.cast(Any, cls)) if field.init]
+        names = {*fields[: len(args)], *named}
+        object.__setattr__(made, "_named", None if len(names) == len(fields) else frozenset(names))
+        return made
+
+    def stated(self) -> dict[str, Any]:
+        """The named fields and their values."""
+        fields = dataclasses.fields(typing.cast(Any, self))
+        values = {field.name: getattr(self, field.name) for field in fields if field.init}
+        if self._named is not None:
+            return {name: value for name, value in values.items() if name in self._named}
+        return {field.name: values[field.name] for field in fields if values[field.name] != field.default}
 
 
 def check(settings: Any) -> None:

@@ -7,12 +7,15 @@ from typing import Literal
 
 from fewfed.optim import Optimizer
 from fewfed.plan import BatchRule, Sampling
-from fewfed.settings import setting
+from fewfed.settings import Stated, setting
 
 
 @dataclass(frozen=True)
-class Training(Optimizer):
-    """Local training. The defaults are those of FLea's KDD paper, section 4.1.2, with plain Adam moments."""
+class Training(Stated, Optimizer):
+    """Local training. The defaults are those of FLea's KDD paper, section 4.1.2, with plain Adam moments.
+
+    A field that is not named is the method's to set (SCAFFOLD's formula is for plain SGD), and its preset's.
+    """
 
     epochs: int = setting(5, "local epochs of a full training phase", ge=1)
     batch: int = setting(32, "rows of a local batch", ge=1)
