@@ -173,6 +173,11 @@ class Recorder:
         return [event for metrics in self.metrics for event in metrics["events"]]
 
 
+def traffic(up: int, down: int, every_time: int | None = None) -> dict[str, int]:
+    """What a round's record says of bytes; without `every_time`, nothing was left out because somebody held it."""
+    return {"up": up, "down": down, "down_if_sent_every_time": down if every_time is None else every_time}
+
+
 def gap(left: Tree, right: Tree) -> float:
     """The largest difference of two trees with the same names."""
     ours, theirs = dict(tree.leaves(left)), dict(tree.leaves(right))

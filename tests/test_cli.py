@@ -38,7 +38,7 @@ def test_run_as_a_user_does(tmp_path: Path) -> None:
     }
     assert set(result["accuracy"]) == {"best", "last", "last10"}
     assert all(0 <= value <= 1 for value in result["accuracy"].values())
-    assert set(result["bytes"]) == {"up", "down"}
+    assert set(result["bytes"]) == {"up", "down", "down_if_sent_every_time"}
     assert min(result["bytes"].values()) > 0
     assert result["steps"] > 0
     assert result["seconds"] > 0

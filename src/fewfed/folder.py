@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,19 @@ CLIENTS = "clients"
 
 _RELEASE_SECONDS = 3.0
 """How long a process that was just killed may take to let go of its folder."""
+
+
+class Checkpoint(NamedTuple):
+    """What a run was when it was last written down."""
+
+    server: Tree | None
+    """Nothing before the first checkpoint."""
+    done: int
+    """Finished rounds."""
+    states: dict[str, str]
+    """The file of each client's state."""
+    held: dict[str, Any]
+    """What clients hold of the broadcast."""
 
 
 class RunFolder:
@@ -88,31 +101,31 @@ class RunFolder:
                     time.sleep(0.05)
             yield
 
-    def checkpoint(self, server: Tree, round: int, states: Mapping[str, str]) -> None:
-        """Write the server's tree after `round` rounds, and where the clients' states lie."""
+    def checkpoint(self, server: Tree, round: int, states: Mapping[str, str], held: Mapping[str, Any]) -> None:
+        """Write the server's tree after `round` rounds, where the clients' states lie, and what clients hold."""
         try:
             with open(self.path / METRICS, "rb+") as file:
                 os.fsync(file.fileno())  # A checkpoint must not outlive the metrics of its rounds.
         except OSError as error:
             raise RunError(f"cannot write '{self.path / METRICS}': {error.strerror or error}") from error
-        arrays.save(self.path / CHECKPOINT, server, {"round": round, "states": dict(states)})
+        arrays.save(self.path / CHECKPOINT, server, {"round": round, "states": dict(states), "held": dict(held)})
 
-    def restore(self) -> tuple[Tree | None, int, dict[str, str]]:
-        """Server tree, finished rounds and client states of the last checkpoint; metrics of lost rounds are dropped."""
+    def restore(self) -> Checkpoint:
+        """The last checkpoint, or nothing at all; metrics of rounds after it are dropped."""
         server: Tree | None = None
-        done, states = 0, dict[str, str]()
+        done, states, held = 0, dict[str, str](), dict[str, Any]()
         path = self.path / CHECKPOINT
         if path.is_file():
             server, facts = arrays.load(path)
             try:
-                done, states = int(facts["round"]), dict(facts["states"])
+                done, states, held = int(facts["round"]), dict(facts["states"]), dict(facts["held"])
             except (KeyError, TypeError, ValueError) as error:
                 raise RunError(f"'{path}' is not a checkpoint of this program: remove it to start over") from error
         records = [record for record in self.metrics() if record["round"] <= done]
         if [record["round"] for record in records] != list(range(1, done + 1)):
             raise RunError(f"'{self.path / METRICS}' lacks rounds up to {done}: expected one line for each in order")
         arrays.write(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in records).encode())
-        return server, done, states
+        return Checkpoint(server, done, states, held)
 
     def append(self, metrics: Mapping[str, Any]) -> None:
         try:

@@ -22,6 +22,7 @@ from fewfed.data.readers.options import DataOptions
 from fewfed.data.sources import load
 from fewfed.data.splits import BY_CLASS, DirichletOptions, Split, make_split, parse_rule, released_options
 from fewfed.engine.evaluation import Evaluate
+from fewfed.engine.holdings import Holdings
 from fewfed.engine.job import Job
 from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.engine.store import ClientStore
@@ -191,9 +192,9 @@ def _continue(prepared: Prepared, folder: RunFolder, observers: Sequence[Observe
 
 def _run_to_end(prepared: Prepared, folder: RunFolder, observers: Sequence[Observer], alone: bool) -> Result:
     experiment, job = prepared.resolved.experiment, prepared.job
-    server, done, states = folder.restore()
+    last = folder.restore()
     store = ClientStore(folder.clients)
-    store.restore(states)
+    store.restore(last.states)
     past = [event for record in folder.metrics() for event in record["events"]]
     executor = executor_for(experiment, job, prepared.cohort, alone, past)
     evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients)
@@ -206,8 +207,9 @@ def _run_to_end(prepared: Prepared, folder: RunFolder, observers: Sequence[Obser
             rounds=experiment.rounds,
             cohort=prepared.cohort,
             store=store,
-            server=server,
-            start=done,
+            holdings=Holdings.from_json(last.held),
+            server=last.server,
+            start=last.done,
         )
     finally:
         executor.close()
@@ -245,7 +247,8 @@ class _Record:
         self._began = now
         self.folder.append(view.metrics)
         if view.clock.last or time.monotonic() - self._saved >= self.every:
-            self.folder.checkpoint(view.server, view.clock.round + 1, view.store.commit())
+            done = view.clock.round + 1
+            self.folder.checkpoint(view.server, done, view.store.commit(), view.holdings.as_json())
             view.store.forget_obsolete()
             self._saved = time.monotonic()
 

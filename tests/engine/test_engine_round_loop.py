@@ -24,7 +24,7 @@ from fewfed.method import Combined, Context, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.phase import NOTHING, Clock, Cohort, Combine, Phase
 from fewfed.tree import Tree
-from support import digits_federation, digits_network, job_of, linear_network, run
+from support import digits_federation, digits_network, job_of, linear_network, run, traffic
 
 ROW_BYTES = 3 * 8
 MODEL_BYTES = 2 * 3 * 8
@@ -110,17 +110,17 @@ def test_bytes_of_every_phase_are_what_travels() -> None:
     assert phases["train"]["bytes_up"] == 2 * MODEL_BYTES
     assert phases["train"]["bytes_down"] == 2 * (MODEL_BYTES + shared_rows * ROW_BYTES + 5 * 4)
     assert (phases["judge"]["bytes_up"], phases["judge"]["bytes_down"]) == (0, 0), "nothing leaves the server"
-    assert recorder.metrics[0]["bytes"] == {
-        "up": phases["ask"]["bytes_up"] + phases["train"]["bytes_up"],
-        "down": phases["ask"]["bytes_down"] + phases["train"]["bytes_down"],
-    }
+    assert recorder.metrics[0]["bytes"] == traffic(
+        up=phases["ask"]["bytes_up"] + phases["train"]["bytes_up"],
+        down=phases["ask"]["bytes_down"] + phases["train"]["bytes_down"],
+    )
 
 
 def test_fedavg_sends_and_returns_one_model_a_client_and_round() -> None:
     fed = digits_federation(6, 4)
     model = tree.nbytes(digits_network().model())
     for metrics in run(job_of("fedavg", fed), rounds=2, cohort=4).metrics:
-        assert metrics["bytes"] == {"up": 4 * model, "down": 4 * model}
+        assert metrics["bytes"] == traffic(4 * model, 4 * model)
 
 
 def test_each_cohort_has_its_members() -> None:
@@ -223,7 +223,7 @@ def test_a_failing_member_is_left_out_of_the_mean_and_nothing_else_changes() -> 
     assert recorder.metrics[0]["failed"] == [
         {"client": 2, "phase": "train", "reason": "RuntimeError: the sensor is unplugged"}
     ]
-    assert recorder.metrics[0]["bytes"] == {"up": 4 * MODEL_BYTES, "down": 5 * MODEL_BYTES}
+    assert recorder.metrics[0]["bytes"] == traffic(4 * MODEL_BYTES, 5 * MODEL_BYTES)
 
 
 def test_a_failing_member_keeps_the_state_it_had() -> None:

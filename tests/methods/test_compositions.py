@@ -35,4 +35,4 @@ def test_a_relayed_model_is_counted_as_if_clients_sent_it_directly() -> None:
 
 def test_nothing_is_relayed_without_a_relay() -> None:
     view = run(job_of("fedavg", digits_federation(8, 16)), rounds=1, cohort=4).views[0]
-    assert set(view.metrics["bytes"]) == {"up", "down"}
+    assert set(view.metrics["bytes"]) == {"up", "down", "down_if_sent_every_time"}

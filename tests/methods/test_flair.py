@@ -25,7 +25,7 @@ from fewfed.phase import Clock, Phase
 from fewfed.plan import Plan
 from fewfed.task import Classification, Regression
 from fewfed.tree import Tree
-from support import context, digits, digits_federation, digits_network, gradients, job_of, run, same, trainable
+from support import context, digits, digits_federation, digits_network, gradients, job_of, run, same, traffic, trainable
 
 LATER = Clock(1, 5, 2)
 
@@ -239,8 +239,8 @@ def test_what_is_written_of_an_upload_names_no_parameter_of_the_classifier(tmp_p
 def test_a_round_moves_one_autoencoder_each_way() -> None:
     ran = run(job_of("flair", digits_federation(4)), rounds=2, cohort=3)
     size = tree.nbytes(ran.server["cvae"])
-    assert ran.metrics[1]["bytes"] == {"up": 3 * size, "down": 3 * size}
-    assert ran.metrics[0]["bytes"] == {"up": 7 * size, "down": 7 * size}
+    assert ran.metrics[1]["bytes"] == traffic(3 * size, 3 * size)
+    assert ran.metrics[0]["bytes"] == traffic(7 * size, 7 * size)
 
 
 def test_classifiers_stay_apart_and_wait_for_their_clients() -> None:

@@ -17,7 +17,7 @@ from fewfed.methods.registry import choose
 from fewfed.methods.single import Single
 from fewfed.network import Network
 from fewfed.tree import Tree
-from support import digits, digits_federation, job_of, run, same
+from support import digits, digits_federation, job_of, run, same, traffic
 
 
 def perceptron() -> nn.Sequential:
@@ -71,7 +71,7 @@ def test_local_is_plain_training_that_goes_on_from_round_to_round() -> None:
 
 def test_local_sends_and_receives_nothing() -> None:
     recorder = run(job_of("local"), rounds=2)
-    assert all(metrics["bytes"] == {"up": 0, "down": 0} for metrics in recorder.metrics)
+    assert all(metrics["bytes"] == traffic(0, 0) for metrics in recorder.metrics)
     assert same(recorder.server["model"], job_of("local").net.model())
 
 
@@ -111,7 +111,7 @@ def test_single_is_plain_training_on_everybodys_rows() -> None:
     module = trained(job, perceptron(), federation.union(), PSEUDO_CLIENT, [0, 1])
     assert_model_is(recorder.server["model"], module)
     assert [metrics["steps"] for metrics in recorder.metrics] == [2 * -(-60 // 8)] * 2
-    assert all(metrics["bytes"] == {"up": 0, "down": 0} for metrics in recorder.metrics)
+    assert all(metrics["bytes"] == traffic(0, 0) for metrics in recorder.metrics)
 
 
 def test_single_does_not_depend_on_the_cohort() -> None:

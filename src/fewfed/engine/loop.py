@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from fewfed import tree
 from fewfed.engine.combine import Combiner
+from fewfed.engine.holdings import Holdings
 from fewfed.engine.job import PSEUDO_CLIENT, Block, Done, Executor, Failed, Job, Member, members_of
 from fewfed.engine.store import ClientStore
 from fewfed.errors import RunError
@@ -27,6 +28,8 @@ class PhaseResult:
     combined: Combined
     bytes_up: int
     bytes_down: int
+    bytes_down_every_time: int
+    """As if what clients already hold were sent to them again."""
     bytes_relayed: int
     """Part of what went up that the server only hands on to another client."""
     rows: dict[str, int]
@@ -44,6 +47,7 @@ class RoundView:
     cohort: Sequence[int]
     server: Tree
     store: ClientStore
+    holdings: Holdings
     executor: Executor
     phases: list[PhaseResult]
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -64,11 +68,16 @@ def run_rounds(
     rounds: int,
     cohort: int,
     store: ClientStore,
+    holdings: Holdings | None = None,
     server: Tree | None = None,
     start: int = 0,
 ) -> Tree:
-    """Run rounds [start, rounds) and return the server's tree. `server` is given when a run is taken up again."""
+    """Run rounds [start, rounds) and return the server's tree.
+
+    `server` and `holdings` are given when a run is taken up again.
+    """
     method = job.method
+    holdings = Holdings() if holdings is None else holdings
     job.check()
     state = executor.place(method.server_init(job.setup) if server is None else server)
     for number in range(start, rounds):
@@ -77,10 +86,10 @@ def run_rounds(
         drawn = job.plan.cohort(number, len(job.federation), cohort)
         results: list[PhaseResult] = []
         for phase in method.phases(clock):
-            result = _run_phase(job, executor, phase, clock, drawn, state, store)
+            result = _run_phase(job, executor, phase, clock, drawn, state, store, holdings)
             state = method.absorb(state, phase, result.combined)
             results.append(result)
-        view = RoundView(job, clock, drawn, state, store, executor, results)
+        view = RoundView(job, clock, drawn, state, store, holdings, executor, results)
         view.metrics = _metrics(view, time.perf_counter() - began)
         for observer in observers:
             observer.after_round(view)
@@ -88,19 +97,32 @@ def run_rounds(
 
 
 def _run_phase(
-    job: Job, executor: Executor, phase: Phase, clock: Clock, drawn: Sequence[int], server: Tree, store: ClientStore
+    job: Job,
+    executor: Executor,
+    phase: Phase,
+    clock: Clock,
+    drawn: Sequence[int],
+    server: Tree,
+    store: ClientStore,
+    holdings: Holdings,
 ) -> PhaseResult:
     method = job.method
     shared = method.broadcast(server, phase)
     numbers = members_of(phase, drawn, len(job.federation))
-    to_everybody = tree.nbytes(shared)
-    down = 0
+    inside = phase.cohort in (Cohort.SERVER, Cohort.UNION)
+    whole = tree.nbytes(shared)
+    down = every_time = 0
+    if not inside:
+        holdings.announce(shared)
 
     def members() -> Iterator[Member]:
-        nonlocal down
+        nonlocal down, every_time
         for client in numbers:
             personal = method.personal(server, phase, client)
-            down += to_everybody + tree.nbytes(personal)
+            if not inside:
+                own = tree.nbytes(personal)
+                down += holdings.deliver(client) + own
+                every_time += whole + own
             yield Member(client, personal, _remembered(job, phase, store, client))
 
     combiner = Combiner(phase)
@@ -127,13 +149,13 @@ def _run_phase(
             f"round {clock.round + 1}, phase '{phase.name}': all {len(numbers)} members failed; "
             f"the first, client {first.client}: {first.reason}"
         )
-    inside = phase.cohort in (Cohort.SERVER, Cohort.UNION)
     return PhaseResult(
         phase=phase,
         shared=shared,
         combined=combiner.finish(),
         bytes_up=0 if inside else combiner.bytes,
-        bytes_down=0 if inside else down,
+        bytes_down=down,
+        bytes_down_every_time=every_time,
         bytes_relayed=relayed,
         rows=combiner.rows(),
         steps=steps,
@@ -161,6 +183,7 @@ def _metrics(view: RoundView, seconds: float) -> dict[str, Any]:
         result.phase.name: {
             "bytes_up": result.bytes_up,
             "bytes_down": result.bytes_down,
+            "bytes_down_if_sent_every_time": result.bytes_down_every_time,
             "clients": len(result.combined.clients),
             "steps": result.steps,
             **({"rows": result.rows} if result.rows else {}),
@@ -181,8 +204,10 @@ def _metrics(view: RoundView, seconds: float) -> dict[str, Any]:
 
 
 def _traffic(phases: Sequence[PhaseResult]) -> dict[str, Any]:
-    """Bytes through the server; where uploads are relayed, also as they would be if clients sent those directly."""
+    """Bytes through the server as they were sent, that is without what clients held already, and as if those were sent
+    every time; where uploads are relayed, also as they would be if clients sent those directly."""
     up, down = sum(result.bytes_up for result in phases), sum(result.bytes_down for result in phases)
     relayed = sum(result.bytes_relayed for result in phases)
     direct = {"up": up - relayed, "down": down - relayed, "between_clients": relayed}
-    return {"up": up, "down": down, **({"peer_to_peer": direct} if relayed else {})}
+    repeated = {"down_if_sent_every_time": sum(result.bytes_down_every_time for result in phases)}
+    return {"up": up, "down": down, **repeated, **({"peer_to_peer": direct} if relayed else {})}

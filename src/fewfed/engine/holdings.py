@@ -1,0 +1,101 @@
+"""What clients already hold of what is broadcast: nothing is sent twice.
+
+A pool of rows that is collected once and used in every round travels to each client once, whatever the method's file
+says in each round. The rule is the engine's, the same for every method: an entry of the broadcast is sent to a client
+unless that client received it, with this very content, when it last took part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfed import tree
+from fewfed.engine.threads import one_thread
+from fewfed.tree import Tree
+
+
+@dataclass
+class _Entry:
+    """One name of the broadcast in its present content, and who holds it."""
+
+    content: Any
+    """A tensor or a tree; nothing where a run was taken up again and only the digest is known."""
+    size: int
+    digest: str = ""
+    holders: set[int] = field(default_factory=set)
+
+
+class Holdings:
+    """Which clients hold which entries of the broadcast in their present content."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._announced: tuple[str, ...] = ()
+
+    def announce(self, shared: Tree) -> None:
+        """What is about to be broadcast. Who held an entry whose content has changed holds it no longer."""
+        with one_thread():
+            for name, content in shared.items():
+                known = self._entries.get(name)
+                if known is None or not _is_same(known, content):
+                    self._entries[name] = _Entry(content, tree.nbytes({name: content}))
+                else:
+                    known.content = content
+        self._announced = tuple(shared)
+
+    def missing(self, client: int) -> list[str]:
+        """The entries of the announced broadcast that a client does not hold."""
+        return [name for name in self._announced if client not in self._entries[name].holders]
+
+    def deliver(self, client: int) -> int:
+        """Let a client have all of the announced broadcast; the bytes that had to travel."""
+        sent = 0
+        for name in self.missing(client):
+            self._entries[name].holders.add(client)
+            sent += self._entries[name].size
+        return sent
+
+    def as_json(self) -> dict[str, Any]:
+        """For a checkpoint: a digest of every entry's content, and who holds it."""
+        for entry in self._entries.values():
+            entry.digest = entry.digest or _digest(entry.content)
+        return {
+            name: {"digest": entry.digest, "size": entry.size, "holders": sorted(entry.holders)}
+            for name, entry in self._entries.items()
+        }
+
+    @classmethod
+    def from_json(cls, recorded: Mapping[str, Any]) -> Holdings:
+        made = cls()
+        for name, entry in recorded.items():
+            made._entries[name] = _Entry(None, int(entry["size"]), str(entry["digest"]), set(entry["holders"]))
+        return made
+
+
+def _is_same(known: _Entry, content: Any) -> bool:
+    if known.content is None:
+        return known.digest == _digest(content)
+    ours, theirs = _leaves(known.content), _leaves(content)
+    return ours.keys() == theirs.keys() and all(_equal(ours[path], theirs[path]) for path in ours)
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.device == b.device and torch.equal(a, b))
+
+
+def _leaves(content: Any) -> dict[str, Tensor]:
+    return {"": content} if isinstance(content, Tensor) else dict(tree.leaves(content))
+
+
+def _digest(content: Any) -> str:
+    found = hashlib.sha256()
+    for path, leaf in sorted(_leaves(content).items()):
+        found.update(f"{path} {leaf.dtype} {tuple(leaf.shape)}".encode())
+        found.update(leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
