@@ -31,7 +31,7 @@ from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.job import Job
 from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.engine.store import ClientStore
-from fewfed.executors import executor_for
+from fewfed.executors import Surroundings, executor_for
 from fewfed.experiment import Experiment
 from fewfed.methods.fedavg import FedAvg
 from fewfed.plan import Plan
@@ -75,7 +75,7 @@ def fewfed_rounds(name: str, clients: int, rounds: int, processes: int, observer
     net = networks.build(name, shape, classes, 0)
     job = Job(FedAvg(), net, Classification(classes), federation, training, Plan(0, 32))
     experiment = Experiment(executor="workers", processes=processes)
-    executor = executor_for(experiment, job, int(setting["cohort"]), alone=True)
+    executor = executor_for(experiment, job, int(setting["cohort"]), Surroundings())
     try:
         run_rounds(job, executor, observers, rounds=rounds, cohort=int(setting["cohort"]), store=ClientStore())
     finally:

@@ -17,6 +17,12 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Looked at when Triton is first imported, by whatever test comes first.
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nothing of the machine's memory of earlier runs comes in, and nothing of the tests' goes out."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     """Sums then run in one order, whatever a library did to the number of threads in an earlier test."""

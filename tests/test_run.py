@@ -55,6 +55,7 @@ def test_the_files_of_a_run(finished: Path) -> None:
         "split.json",
         "metrics.jsonl",
         "checkpoint.safetensors",
+        "choices.json",
         "model.safetensors",
         "result.json",
     }

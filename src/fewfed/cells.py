@@ -84,7 +84,7 @@ def run_cells(cells: Sequence[Cell], packing: Packing, report: Callable[[Update]
             report(endings[cell.name])
         else:
             waiting.append(cell)
-    for update in _work(waiting, packing):
+    for update in _work(waiting, packing, alone=min(packing.most, len(cells)) == 1):
         if update.result is not None or update.error:
             endings[update.cell.name] = update
         report(update)
@@ -96,10 +96,9 @@ def _finished(cell: Cell) -> Result | None:
     return None if recorded is None else Result.from_json(recorded)
 
 
-def _work(waiting: list[Cell], packing: Packing) -> Iterator[Update]:
+def _work(waiting: list[Cell], packing: Packing, alone: bool) -> Iterator[Update]:
     data = _Data()
     queue = list(waiting)
-    alone = min(packing.most, len(queue)) == 1
     children: list[_Child] = []
     while queue or children:
         while queue and packing.may_start():
@@ -183,7 +182,8 @@ def _run(cell: Cell, dataset: Dataset, alone: bool, pipe: int) -> None:
             tell({name: value for name, value in view.metrics.items() if name in wanted})
 
     try:
-        result = execute(prepare(cell.resolved, data=dataset), cell.folder, [Tell()], alone=alone)
+        prepared = prepare(cell.resolved, data=dataset)
+        result = execute(prepared, cell.folder, [Tell()], alone=alone, comparison=cell.folder.parent)
         tell({"round": result.rounds, "result": result.as_json()})
     except FewfedError as error:
         tell({"error": str(error)})

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 
+from fewfed.engine.choices import Answer, Choices
 from fewfed.engine.device.executor import Device
 from fewfed.engine.device.options import DeviceOptions
 from fewfed.engine.job import Executor, Job
 from fewfed.engine.sequential import Sequential
-from fewfed.engine.trial import Choice
 from fewfed.engine.workers import Workers
 from fewfed.errors import ConfigError
 from fewfed.experiment import Experiment
@@ -26,37 +26,76 @@ _SETTINGS = {
     "cuda": ("precision", "device_plan", "streams", "compiled", "device_layout", "kernels", "stack"),
 }
 """Settings that only one executor looks at."""
+_EXACT: dict[str, tuple[object, ...]] = {
+    "cpu_stack": (0, 1),
+    "cpu_layout": ("auto", "plain"),
+    "device_plan": ("auto", "graphs"),
+    "compiled": ("auto", "none"),
+}
+"""What settings may be where nothing may change how numbers round."""
+_QUESTION = "executor"
+EXECUTOR_FIELDS = ("executor", "exact", *_SETTINGS["workers"], *_SETTINGS["cuda"])
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Experiment)}
 
 
-def executor_for(experiment: Experiment, job: Job, cohort: int, alone: bool, past: Iterable[str] = ()) -> Executor:
+@dataclass(frozen=True)
+class Surroundings:
+    """What else goes on around a run."""
+
+    alone: bool = True
+    """Whether it has the machine to itself; else a run without a GPU keeps to its own process."""
+    compared: bool = False
+    """Whether it is one of several that must be computed in the same way."""
+
+
+def executor_for(
+    experiment: Experiment, job: Job, cohort: int, around: Surroundings, choices: Choices | None = None
+) -> Executor:
     """The executor an experiment names; `auto`: the GPU if there is one, else a process a core, else one by one.
 
-    Where other runs use the other cores (not `alone`), a run without a GPU keeps to its own process. `past`: events of
-    the rounds a resumed run has behind it; what was chosen by timing there is kept.
+    `choices`: what was decided before, in this run or in runs like it.
+    """
+    choices = choices or Choices()
+    name = _settled(experiment, cohort, around, choices)
+    exact = experiment.exact or around.compared
+    if name == "cuda":
+        return Device(job, _device_options(experiment), choices)
+    if name == "workers":
+        if exact:
+            return Workers(job, experiment.processes, 1, "plain", choices)
+        return Workers(job, experiment.processes, experiment.cpu_stack, experiment.cpu_layout, choices)
+    return Sequential(job)
+
+
+def _settled(experiment: Experiment, cohort: int, around: Surroundings, choices: Choices) -> str:
+    """Which executor: the one this run had before, if this machine has it too.
+
+    Runs that are compared on a CPU are all computed as `sequential` does, however many share the machine.
     """
     name: str = experiment.executor
     if name == "auto":
         name = _best(experiment, cohort)
-    if name == "workers" and not alone:
+    if name == "workers" and not around.alone:
         name = "sequential"
-    if name == "cuda":
-        return Device(
-            job,
-            DeviceOptions(
-                plan=experiment.device_plan,
-                precision=experiment.precision,
-                streams=experiment.streams,
-                width=experiment.stack,
-                compiled=experiment.compiled,
-                layout=experiment.device_layout,
-                kernels=experiment.kernels,
-            ),
-        )
-    if name == "workers":
-        chosen = [choice for event in past if (choice := Choice.told(event))]
-        return Workers(job, experiment.processes, experiment.cpu_stack, chosen, experiment.cpu_layout)
-    return Sequential(job)
+    before = choices.known().get(_QUESTION)
+    if before is not None and (before.value == "cuda") == (name == "cuda"):
+        return before.value
+    compared = around.compared and name == "workers"
+    choices.keep(_QUESTION, Answer("sequential" if compared else name, "the executor of the first round"))
+    return name
+
+
+def _device_options(experiment: Experiment) -> DeviceOptions:
+    exact = experiment.exact
+    return DeviceOptions(
+        plan="graphs" if exact else experiment.device_plan,
+        precision=experiment.precision,
+        streams=experiment.streams,
+        width=experiment.stack,
+        compiled="none" if exact else experiment.compiled,
+        layout="plain" if exact and experiment.precision == "float32" else experiment.device_layout,
+        kernels=experiment.kernels,
+    )
 
 
 def packing_for(jobs: int) -> Packing:
@@ -79,6 +118,9 @@ def refuse_unused(experiment: Experiment) -> None:
             value = getattr(experiment, name)
             if experiment.executor not in ("auto", owner) and value != _DEFAULTS[name]:
                 raise ConfigError(f"{name} = {value} needs executor '{owner}', not '{experiment.executor}'")
+    for name, allowed in _EXACT.items():
+        if experiment.exact and getattr(experiment, name) not in allowed:
+            raise ConfigError(f"{name} = {getattr(experiment, name)} changes how numbers round: leave it or exact out")
     if experiment.executor == "auto" and experiment.precision != "float32" and not _wants_gpu(experiment):
         # The others only make a run faster; this one changes what is computed.
         raise ConfigError(f"precision = {experiment.precision} needs a GPU, which this run would not use: leave it out")

@@ -55,6 +55,7 @@ class Experiment:
     )
     kernels: bool = setting(True, "cuda: BatchNorm by fewfed's own kernels where features lie channels last")
     stack: int = setting(64, "cuda: clients side by side in the stacked plan", ge=2)
+    exact: bool = setting(False, "no choices by timing, which change how numbers round")
     evaluate_every: int = setting(1, "rounds between evaluations; the last round always is", ge=1)
     evaluate_clients: int = setting(20, "clients whose own models are scored where each has one; 0 = all", ge=0)
     checkpoint_seconds: float = setting(15.0, "least time between two checkpoints", ge=0)

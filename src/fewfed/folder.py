@@ -22,6 +22,7 @@ from fewfed.version import __version__
 CONFIG, ENVIRONMENT, SPLIT = "config.json", "environment.json", "split.json"
 METRICS, CHECKPOINT, MODEL, RESULT = "metrics.jsonl", "checkpoint.safetensors", "model.safetensors", "result.json"
 CLIENTS = "clients"
+CHOICES = "choices.json"
 
 _RELEASE_SECONDS = 3.0
 """How long a process that was just killed may take to let go of its folder."""
@@ -161,6 +162,10 @@ class RunFolder:
             raise RunError(f"'{path}' is damaged: remove it and resume the run to write it again") from error
 
     @property
+    def choices(self) -> Path:
+        return self.path / CHOICES
+
+    @property
     def clients(self) -> Path:
         return self.path / CLIENTS
 
@@ -172,7 +177,7 @@ def refuse_existing(path: Path) -> None:
     """A new run does not go into a folder that holds one, nor over files it would overwrite or clear away."""
     if (path / CONFIG).exists():
         raise RunError(f"'{path}' already holds a run: continue it with 'fewfed resume {path}' or choose another --out")
-    for name in (METRICS, CHECKPOINT, MODEL, RESULT, CLIENTS):
+    for name in (METRICS, CHECKPOINT, MODEL, RESULT, CLIENTS, CHOICES):
         if (path / name).exists():
             raise RunError(f"'{path}' holds '{name}', which a run would overwrite: choose another --out")
 
@@ -189,3 +194,24 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
+
+
+def machine() -> dict[str, Any]:
+    """What decides which way of computing is fastest here, and how numbers round."""
+    return {
+        "fewfed": __version__,
+        "torch": torch.__version__,
+        "processor": _processor(),
+        "kernels": [torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA", "")],
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import re
@@ -18,6 +19,7 @@ from fewfed import networks, tree
 from fewfed.data.examples import Dataset, checked
 from fewfed.data.federation import SplitFederation
 from fewfed.data.leave_out import leave_out
+from fewfed.data.readers.folders import cache_folder
 from fewfed.data.readers.options import DataOptions
 from fewfed.data.sources import load
 from fewfed.data.splits import BY_CLASS, DirichletOptions, Split, make_split, parse_rule, released_options
@@ -27,12 +29,13 @@ from fewfed.engine.job import Job
 from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.engine.store import ClientStore
 from fewfed.errors import ConfigError, RunError
-from fewfed.executors import executor_for, refuse_unused
+from fewfed.executors import EXECUTOR_FIELDS, Surroundings, executor_for, refuse_unused
 from fewfed.experiment import Experiment, Resolved, layered
-from fewfed.folder import CONFIG, RunFolder, refuse_existing
+from fewfed.folder import CONFIG, RunFolder, machine, refuse_existing
 from fewfed.network import Network
 from fewfed.phase import Clock
 from fewfed.plan import Draws, Plan
+from fewfed.remembered import FOLDER, ChoiceFolder, RememberedChoices
 from fewfed.results import Result, summarise
 from fewfed.segmentation import Segmentation
 from fewfed.task import Classification, Task
@@ -95,7 +98,7 @@ def resume(
     own = None if data is None else checked(data)
     prepared = prepare(Resolved.from_json(config), data=own, network=network)
     _refuse_other_inputs(prepared, opened, config)
-    return _continue(prepared, opened, observers, alone=True)
+    return _continue(prepared, opened, observers)
 
 
 def prepare(resolved: Resolved, *, data: Dataset | None = None, network: nn.Module | Network | None = None) -> Prepared:
@@ -155,10 +158,18 @@ def split_of(dataset: Dataset, experiment: Experiment) -> Split:
     )
 
 
-def execute(prepared: Prepared, path: Path, observers: Sequence[Observer] = (), *, alone: bool = True) -> Result:
+def execute(
+    prepared: Prepared,
+    path: Path,
+    observers: Sequence[Observer] = (),
+    *,
+    alone: bool = True,
+    comparison: Path | None = None,
+) -> Result:
     """Run a prepared experiment into a folder, or continue the unfinished run of the same configuration there.
 
     `alone` is False where other runs use the other cores: the clients then run one after another in this process.
+    `comparison`: the folder of the comparison this run belongs to, all of whose runs are computed in the same way.
     """
     if (path / CONFIG).exists():
         folder, config = RunFolder.open(path)
@@ -168,7 +179,7 @@ def execute(prepared: Prepared, path: Path, observers: Sequence[Observer] = (), 
     else:
         config = {**prepared.resolved.as_json(), "inputs": prepared.inputs}
         folder = RunFolder.create(path, config, prepared.manifest)
-    return _continue(prepared, folder, observers, alone)
+    return _continue(prepared, folder, observers, alone, comparison)
 
 
 def default_folder(resolved: Resolved, root: Path = DEFAULT_OUT) -> Path:
@@ -185,18 +196,27 @@ def default_folder(resolved: Resolved, root: Path = DEFAULT_OUT) -> Path:
     return path
 
 
-def _continue(prepared: Prepared, folder: RunFolder, observers: Sequence[Observer], alone: bool) -> Result:
+def _continue(
+    prepared: Prepared,
+    folder: RunFolder,
+    observers: Sequence[Observer],
+    alone: bool = True,
+    comparison: Path | None = None,
+) -> Result:
     with folder.held():
-        return _run_to_end(prepared, folder, observers, alone)
+        return _run_to_end(prepared, folder, observers, alone, comparison)
 
 
-def _run_to_end(prepared: Prepared, folder: RunFolder, observers: Sequence[Observer], alone: bool) -> Result:
+def _run_to_end(
+    prepared: Prepared, folder: RunFolder, observers: Sequence[Observer], alone: bool, comparison: Path | None
+) -> Result:
     experiment, job = prepared.resolved.experiment, prepared.job
     last = folder.restore()
     store = ClientStore(folder.clients)
     store.restore(last.states)
-    past = [event for record in folder.metrics() for event in record["events"]]
-    executor = executor_for(experiment, job, prepared.cohort, alone, past)
+    choices = remembered_choices(prepared, folder, comparison)
+    around = Surroundings(alone, compared=comparison is not None)
+    executor = executor_for(experiment, job, prepared.cohort, around, choices)
     evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients)
     record = _Record(folder, experiment.checkpoint_seconds)
     try:
@@ -230,6 +250,31 @@ def _run_to_end(prepared: Prepared, folder: RunFolder, observers: Sequence[Obser
     personal = job.method.personal_model
     folder.finish(final if personal else job.method.predictor(final, {}), result.as_json())
     return result
+
+
+def remembered_choices(prepared: Prepared, folder: RunFolder, comparison: Path | None) -> RememberedChoices:
+    """What timing chose for this run, for its comparison, or for runs like it on this machine.
+
+    All runs of a comparison share choices, whatever their methods; other runs share them if they are alike.
+    """
+    job, experiment = prepared.job, prepared.resolved.experiment
+    about: dict[str, Any] = {
+        "machine": machine(),
+        "executor": {name: getattr(experiment, name) for name in EXECUTOR_FIELDS},
+        "network": signature(job.net),
+        "shape": list(job.federation.shape),
+        "batch": job.training.batch,
+    }
+    shared = []
+    with contextlib.suppress(RuntimeError):  # A user without a home.
+        shared.append(ChoiceFolder(cache_folder() / FOLDER))
+    if comparison is not None:
+        shared.insert(0, ChoiceFolder(comparison / f".{FOLDER}"))
+    else:
+        about["method"] = [prepared.resolved.spec, {k: str(v) for k, v in prepared.resolved.values.items()}]
+        about["training"] = dataclasses.asdict(job.training)
+        about["length"] = [experiment.rounds, prepared.cohort]
+    return RememberedChoices(folder.choices, about, shared)
 
 
 @dataclass
@@ -306,6 +351,13 @@ def _identity(dataset: Dataset, net: Network) -> dict[str, Any]:
         "labels": hashlib.sha256(labels).hexdigest(),
         "weights": weights.hexdigest(),
     }
+
+
+def signature(net: Network) -> str:
+    """A digest of what a network computes, whatever its weights are."""
+    parts = [f"{stage}: {net.module(stage)!r}" for stage in net.stages]
+    leaves = [f"{path} {leaf.dtype} {tuple(leaf.shape)}" for path, leaf in tree.leaves(net.model())]
+    return hashlib.sha256("\n".join([*parts, *leaves]).encode()).hexdigest()
 
 
 def _refuse_other_inputs(prepared: Prepared, folder: RunFolder, config: dict[str, Any]) -> None:

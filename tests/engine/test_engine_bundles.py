@@ -18,16 +18,17 @@ from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
 from fewfed.engine import trial
+from fewfed.engine.choices import Answer, Choices
 from fewfed.engine.job import Done, Job, Member
 from fewfed.engine.loop import run_rounds
 from fewfed.engine.messages import packed, unpacked
 from fewfed.engine.sequential import Sequential
 from fewfed.engine.stacking import bundles
 from fewfed.engine.store import ClientStore
-from fewfed.engine.trial import Choice, Way
+from fewfed.engine.trial import Way
 from fewfed.engine.workers import Workers
 from fewfed.errors import ConfigError
-from fewfed.executors import executor_for, refuse_unused
+from fewfed.executors import Surroundings, executor_for, refuse_unused
 from fewfed.experiment import Experiment
 from fewfed.method import Batch, Context, Method, Report
 from fewfed.methods.fedavg import FedAvg
@@ -43,8 +44,8 @@ SGD = {"optimizer": "sgd", "lr": 0.02, "epochs": 2, "batch": 8}
 
 
 @contextmanager
-def workers(job: Job, stack: int, processes: int = 2, chosen: tuple[Choice, ...] = ()) -> Iterator[Workers]:
-    executor = Workers(job, processes, stack, chosen)
+def workers(job: Job, stack: int, processes: int = 2, choices: Choices | None = None) -> Iterator[Workers]:
+    executor = Workers(job, processes, stack, choices=choices)
     try:
         yield executor
     finally:
@@ -55,8 +56,8 @@ def even_job(method: str | Method, clients: int = 16) -> Job:
     return in_double(job_of(method, digits_federation(clients, 12), training=SGD))
 
 
-def stacked(job: Job, stack: int = 4, rounds: int = 2, chosen: tuple[Choice, ...] = ()) -> Recorder:
-    with workers(job, stack, chosen=chosen) as executor:
+def stacked(job: Job, stack: int = 4, rounds: int = 2, choices: Choices | None = None) -> Recorder:
+    with workers(job, stack, choices=choices) as executor:
         return run(job, rounds=rounds, cohort=len(job.federation), executor=executor)
 
 
@@ -309,33 +310,53 @@ def test_phases_choose_for_themselves_and_those_without_training_do_not(any_run:
     trained = [phase.name for phase in job.method.phases(Clock(0, 2, 2)) if phase.epochs]
     assert len(trained) > 1
     found = stacked(job, stack=0)
-    assert [Choice.told(event) is not None for event in found.events] == [True] * len(trained)
+    assert [event.startswith(f"phase '{name}': clients ") for event, name in zip(found.events, trained, strict=True)]
     assert gap(found.server, alone(job).server) < EXACT
 
 
-def test_a_choice_that_was_told_is_kept(any_run: pytest.MonkeyPatch) -> None:
+def test_a_choice_that_was_made_before_is_kept(any_run: pytest.MonkeyPatch) -> None:
     any_run.setattr(trial, "MARGIN", 1e9)
     job = even_job("fedavg")
     for way in Way:
-        choice = Choice("train", way, "timed on 8: one by one 0.400 ms, stacked 0.100 ms a client step")
-        assert Choice.told(str(choice)) == choice
-        found = stacked(job, stack=0, chosen=(choice,))
+        choices = chosen(way)
+        found = stacked(job, stack=0, choices=choices)
         assert not found.events
         assert bool(differences(found.server, alone(job).server)) == (way is not Way.ALONE)
-    assert Choice.told("a worker process died (signal 9) and was replaced; run again: 1") is None
+        assert [answer.value for answer in choices.known().values()] == [way]
+
+
+def chosen(way: str) -> Choices:
+    choices = Choices()
+    choices.keep("workers, phase train", Answer(way, "timed on 8"))
+    return choices
+
+
+def test_what_was_chosen_is_handed_in(any_run: pytest.MonkeyPatch) -> None:
+    any_run.setattr(trial, "MARGIN", 1e9)
+    choices = Choices()
+    stacked(even_job("fedavg"), stack=0, choices=choices)
+    (answer,) = choices.known().values()
+    assert answer.value == Way.STACKED
+    assert answer.why.startswith("timed on 8: ")
+
+
+def test_an_answer_of_no_known_kind_is_no_answer(any_run: pytest.MonkeyPatch) -> None:
+    any_run.setattr(trial, "MARGIN", 0.0)
+    assert stacked(even_job("fedavg"), stack=0, choices=chosen("upside down")).metrics[0]["failed"] == []
 
 
 def test_an_experiment_says_how_many_and_its_past_says_what_was_chosen(any_run: pytest.MonkeyPatch) -> None:
     any_run.setattr(trial, "MARGIN", 1e9)
     job = even_job("fedavg")
-    past = [str(Choice("train", Way.ALONE, "timed on 8")), "something else"]
-    for settings, before, exact in (
-        (Experiment(executor="workers", processes=2), [], False),
-        (Experiment(executor="workers", processes=2), past, True),
-        (Experiment(executor="workers", processes=2, cpu_stack=1), [], True),
-        (Experiment(executor="workers", processes=2, cpu_stack=4), past, False),
+    for settings, before, around, exact in (
+        (Experiment(executor="workers", processes=2), Choices(), Surroundings(), False),
+        (Experiment(executor="workers", processes=2), chosen(Way.ALONE), Surroundings(), True),
+        (Experiment(executor="workers", processes=2, cpu_stack=1), Choices(), Surroundings(), True),
+        (Experiment(executor="workers", processes=2, cpu_stack=4), chosen(Way.ALONE), Surroundings(), False),
+        (Experiment(executor="workers", processes=2, exact=True), Choices(), Surroundings(), True),
+        (Experiment(executor="workers", processes=2), Choices(), Surroundings(compared=True), True),
     ):
-        executor = executor_for(settings, job, 16, alone=True, past=before)
+        executor = executor_for(settings, job, 16, around, before)
         try:
             found = run(job, cohort=16, executor=executor)
         finally:

@@ -12,14 +12,15 @@ from torch import Tensor, nn
 
 from fewfed import networks, tree
 from fewfed.engine import trial
+from fewfed.engine.choices import Answer, Choices
 from fewfed.engine.client import evaluate, run_member
 from fewfed.engine.evaluation import Evaluate
 from fewfed.engine.job import Done, Job, Member
 from fewfed.engine.layout import Layout, channels_last, has_kernels, in_reading_order
-from fewfed.engine.trial import Choice, Way
+from fewfed.engine.trial import Way
 from fewfed.engine.workers import Workers
 from fewfed.errors import ConfigError
-from fewfed.executors import executor_for, refuse_unused
+from fewfed.executors import Surroundings, executor_for, refuse_unused
 from fewfed.experiment import Experiment
 from fewfed.methods.registry import choose
 from fewfed.network import Network
@@ -53,16 +54,16 @@ def network(*after: nn.Module) -> Network:
 
 
 @contextmanager
-def workers(job: Job, layout: Layout, stack: int = 1, chosen: tuple[Choice, ...] = ()) -> Iterator[Workers]:
-    executor = Workers(job, 2, stack, chosen, layout)
+def workers(job: Job, layout: Layout, stack: int = 1) -> Iterator[Workers]:
+    executor = Workers(job, 2, stack, layout)
     try:
         yield executor
     finally:
         executor.close()
 
 
-def ended(job: Job, layout: Layout, stack: int = 1, chosen: tuple[Choice, ...] = ()) -> Recorder:
-    with workers(job, layout, stack, chosen) as executor:
+def ended(job: Job, layout: Layout, stack: int = 1) -> Recorder:
+    with workers(job, layout, stack) as executor:
         return run(job, cohort=len(job.federation), executor=executor)
 
 
@@ -178,9 +179,6 @@ def test_timing_chooses_once_for_few_clients_and_slow_steps_too(
     assert event.startswith(f"phase 'train': clients {way}, timed: plain ")
     assert "channels last" in event
     assert bool(differences(found.server, reference(job))) == (way is Way.CHANNELS_LAST)
-    choice = Choice.told(event)
-    assert choice is not None
-    assert choice.way is way
 
 
 def test_scores_follow_the_choice(any_run: pytest.MonkeyPatch) -> None:
@@ -217,14 +215,16 @@ def test_a_network_that_needs_its_features_in_order_keeps_them_so(any_run: pytes
 def test_an_experiment_says_how_and_its_past_says_what_was_chosen(any_run: pytest.MonkeyPatch) -> None:
     any_run.setattr(trial, "LAYOUT_MARGIN", 1e9)
     job = small_job()
-    past = [str(Choice("train", Way.ALONE, "timed: plain 1.000 ms, channels last 1.000 ms a step"))]
-    for settings, before, exact in (
-        (Experiment(executor="workers", processes=2), [], False),
-        (Experiment(executor="workers", processes=2), past, True),
-        (Experiment(executor="workers", processes=2, cpu_layout="plain"), [], True),
-        (Experiment(executor="workers", processes=2, cpu_layout="channels_last", cpu_stack=1), [], False),
+    before = Choices()
+    before.keep("workers, phase train", Answer(Way.ALONE, "timed"))
+    for settings, choices, exact in (
+        (Experiment(executor="workers", processes=2), Choices(), False),
+        (Experiment(executor="workers", processes=2), before, True),
+        (Experiment(executor="workers", processes=2, cpu_layout="plain"), Choices(), True),
+        (Experiment(executor="workers", processes=2, cpu_layout="channels_last", cpu_stack=1), Choices(), False),
+        (Experiment(executor="workers", processes=2, exact=True), Choices(), True),
     ):
-        executor = executor_for(settings, job, 6, alone=True, past=before)
+        executor = executor_for(settings, job, 6, Surroundings(), choices)
         try:
             found = run(job, cohort=6, executor=executor)
         finally:

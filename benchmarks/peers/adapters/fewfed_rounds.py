@@ -9,7 +9,7 @@ from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView, run_rounds
 from fewfed.engine.store import ClientStore
-from fewfed.executors import executor_for
+from fewfed.executors import Surroundings, executor_for
 from fewfed.experiment import Experiment
 from fewfed.methods.fedavg import FedAvg
 from fewfed.plan import Plan
@@ -43,7 +43,7 @@ def main() -> None:
     job = Job(FedAvg(), net, Classification(setting.classes), federation, training, Plan(0, setting.batch))
     watch = Watch()
     experiment = Experiment(executor="workers", processes=asked.processes)  # All else as everybody gets it.
-    executor = executor_for(experiment, job, setting.cohort, alone=True)
+    executor = executor_for(experiment, job, setting.cohort, Surroundings())
     try:
         server = run_rounds(job, executor, [watch], rounds=asked.rounds, cohort=setting.cohort, store=ClientStore())
     finally:

@@ -43,6 +43,7 @@ def compare(
     lr: opt.Rate = None,
     seed: opt.Seed = None,
     network: opt.NetworkName = None,
+    exact: opt.Exact = None,
     sets: opt.Sets = None,
     config: opt.Config = None,
     folder: opt.Out = None,
@@ -54,7 +55,7 @@ def compare(
     """
     given = opt.gather(
         config, sets, data=data, split=split, clients=clients, cohort=cohort, rounds=rounds, epochs=epochs, batch=batch,
-        optimizer=optimizer, lr=lr, seed=seed, network=network,
+        optimizer=optimizer, lr=lr, seed=seed, network=network, exact=exact,
     )  # fmt: skip
     names = tuple(methods or ()) or (given.file.methods if given.file else ())
     if not names:

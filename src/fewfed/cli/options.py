@@ -25,6 +25,7 @@ Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate of the f
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random.")]
 ExecutorName = Annotated[str | None, typer.Option("--executor", help="auto, sequential, workers or cuda.")]
 PrecisionName = Annotated[str | None, typer.Option("--precision", help="cuda: float32, tf32 or bf16.")]
+Exact = Annotated[bool | None, typer.Option("--exact", help="No choices by timing, which change how numbers round.")]
 NetworkName = Annotated[str | None, typer.Option("--network", help="Network by name; auto = the papers' choice.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the results.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Last line of standard output: one JSON object.")]

@@ -37,6 +37,7 @@ def run(
     executor: opt.ExecutorName = None,
     precision: opt.PrecisionName = None,
     network: opt.NetworkName = None,
+    exact: opt.Exact = None,
     sets: opt.Sets = None,
     config: opt.Config = None,
     folder: opt.Out = None,
@@ -46,7 +47,7 @@ def run(
     given = opt.gather(
         config, sets, data=data, split=split, clients=clients, cohort=cohort, rounds=rounds, epochs=epochs, batch=batch,
         optimizer=optimizer, lr=lr, seed=seed, executor=executor, precision=precision,
-        network=network,
+        network=network, exact=exact,
     )  # fmt: skip
     if method is None:
         if given.file is None or len(given.file.methods) != 1:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,12 +76,6 @@ class Choice:
 
     def __str__(self) -> str:
         return f"phase '{self.phase}': clients {self.way}, {self.why}"
-
-    @classmethod
-    def told(cls, event: str) -> Choice | None:
-        """The choice that an event of an earlier part of the run tells of."""
-        found = re.fullmatch(rf"phase '(.+?)': clients ({'|'.join(Way)}), (.*)", event)
-        return cls(found[1], Way(found[2]), found[3]) if found else None
 
 
 @dataclass(frozen=True)

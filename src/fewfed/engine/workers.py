@@ -18,6 +18,7 @@ from typing import Any
 
 from fewfed import tree
 from fewfed.engine.channel import Channel, Closed
+from fewfed.engine.choices import Answer, Choices
 from fewfed.engine.client import evaluation_rows
 from fewfed.engine.job import Job, Member, Outcome
 from fewfed.engine.layout import Layout, has_kernels
@@ -42,6 +43,9 @@ _AHEAD = 8
 
 _ATTEMPTS = 2
 """How often a client may take its worker down before it is left out, a bundle before its clients run one by one."""
+
+
+_QUESTION = "workers, phase "
 
 
 @dataclass
@@ -109,17 +113,22 @@ class Workers:
         job: Job,
         processes: int = 0,
         stack: int = 1,
-        chosen: Iterable[Choice] = (),
         layout: Layout = "plain",
+        choices: Choices | None = None,
     ) -> None:
-        """`chosen`: what an earlier part of the run found by timing, so that it is not timed again."""
+        """`choices`: what was found by timing before, so that it is not timed again."""
         if not hasattr(os, "fork"):
             raise ConfigError("executor 'workers' needs os.fork, which this system lacks: use --executor sequential")
         self._job = job
         self._stack = stack
         self._layout = layout
         self._has_kernels = has_kernels(job.net.model()["params"])
-        self._choices = {choice.phase: choice for choice in chosen}
+        self._choices = choices or Choices()
+        self._ways = {
+            question.removeprefix(_QUESTION): way
+            for question, answer in self._choices.known().items()
+            if question.startswith(_QUESTION) and (way := _way_of(answer))
+        }
         self._events: list[str] = []
         self._said: set[str] = set()
         self._broadcast: Tree | None = None
@@ -180,16 +189,27 @@ class Workers:
         stacks = not self._stack and not self._job.net.draws
         if not stacks and not (self._layout == "auto" and self._has_kernels):
             return alone(self._layout), members
-        if phase.name not in self._choices:
+        if phase.name not in self._ways:
+            self._ways[phase.name], members = self._choose(phase, order, members, stacks)
+        return self._ways[phase.name], members
+
+    def _choose(
+        self, phase: Phase, order: dict[str, Any], members: Iterator[Member], stacks: bool
+    ) -> tuple[Way, Iterator[Member]]:
+        question = _QUESTION + phase.name
+        answer = self._choices.recall(question)
+        if answer is None or _way_of(answer) is None:
             most = len(self._workers) * WIDTH
             head = list(islice(members, most))
             members = chain(head, members)
             share = -(-len(head) // len(self._workers))
-            choice = self._try(order, head[:share], Question(self._layout, stacks, more=len(head) == most))
-            if choice is not None:
-                self._events.append(str(choice))
-            self._choices[phase.name] = choice or Choice(phase.name, alone(self._layout), "not tried")
-        return self._choices[phase.name].way, members
+            found = self._try(order, head[:share], Question(self._layout, stacks, more=len(head) == most))
+            if found is None:
+                return alone(self._layout), members
+            answer = self._choices.settle(question, Answer(found.way, found.why))
+        way = _way_of(answer) or alone(self._layout)
+        self._events.append(str(Choice(phase.name, way, answer.why)))
+        return way, members
 
     def _try(self, order: dict[str, Any], members: Sequence[Member], question: Question) -> Choice | None:
         clients = [member.client for member in members]
@@ -226,7 +246,7 @@ class Workers:
         """Cut each scoring into the parts `evaluate` adds up, so that workers share one model's test rows."""
         rows, at_once = len(self._job.federation.test), evaluation_rows(self._job)
         # Passes forward gain more than whole steps do.
-        last_wins = any(choice.way is Way.CHANNELS_LAST for choice in self._choices.values())
+        last_wins = Way.CHANNELS_LAST in self._ways.values()
         order = {"kind": "evaluate", "channels_last": alone(self._layout) is Way.CHANNELS_LAST or last_wins}
         index = 0
         for turn in turns:
@@ -347,6 +367,11 @@ class Workers:
         if self._broadcast is not None:
             self._board[0].share(self._broadcast, "shared", [ours])
         return worker
+
+
+def _way_of(answer: Answer) -> Way | None:
+    """What an answer says, or nothing where it was not written by this program."""
+    return Way(answer.value) if answer.value in set(Way) else None
 
 
 def _kept(worker: _Worker, slot: str, reply: _Reply) -> _Reply:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from fewfed import tree
 from fewfed.engine import layout
+from fewfed.engine.choices import Answer, Choices
 from fewfed.engine.client import evaluation_rows, run_member, scored
 from fewfed.engine.device.lane import Finished, Turn
 from fewfed.engine.device.lanes import Lanes, ReadsPadding, power_of_two
@@ -33,6 +34,7 @@ from fewfed.tree import Tree
 
 _WORTH_TRYING = 120.0
 """Seconds of training left in a run from which on kernels channels last and fused parts are tried: 15 to 20 s each."""
+_NOTHING = "there is nothing to fuse"
 _EXPECTED = 8
 """Turns whose noise may be begun before they are asked for."""
 _AT_ONCE = 1024
@@ -47,11 +49,26 @@ class _Ended:
     reports: tuple[Report | Exception, ...]
 
 
+@dataclass
+class _Trial:
+    """What is timed to choose between ways to compute, and what was seen so far."""
+
+    clock: Clock
+    shared: Tree
+    block: list[Prospect]
+    seconds: dict[PlanName, float] = field(default_factory=dict)
+    """A client step in each plan."""
+    left: int = 0
+    """Client steps until the end of the run."""
+
+
 class Device:
     """Runs phases on one device. Agrees with `Sequential` to rounding."""
 
-    def __init__(self, job: Job, options: DeviceOptions | None = None) -> None:
+    def __init__(self, job: Job, options: DeviceOptions | None = None, choices: Choices | None = None) -> None:
+        """`choices`: what was found by timing before, so that it is not timed again."""
         self._options = options or DeviceOptions()
+        self._choices = choices or Choices()
         self._device = torch.device(self._options.device)
         if self._device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError("executor 'cuda' found no CUDA device: use --executor workers")
@@ -202,37 +219,58 @@ class Device:
         return ended
 
     def _choose(self, clock: Clock, shared: Tree, group: list[Prospect]) -> PlanName:
-        """Time both plans on the first clients, captured and warm, and keep the faster one."""
-        block = group[: self._options.width]
-        times: dict[PlanName, float] = {}
+        """How this run is computed: as it was before, or by timing on the first clients, captured and warm."""
+        trial = _Trial(clock, shared, group[: self._options.width])
+        plan = self._decided("plan", ("graphs", "stacked"), lambda: self._faster_plan(trial))
+        self._chosen = "graphs" if plan == "graphs" else "stacked"
+        if plan == "graphs":
+            trial.left = sum(prospect.steps for prospect in group) * (clock.rounds - clock.round)
+            self._choose_layout(trial)
+            self._choose_fusing(trial)
+        return self._chosen
+
+    def _decided(self, aspect: str, possible: tuple[str, ...], find: Callable[[], Answer]) -> str:
+        question = f"cuda, {aspect}"
+        answer = self._choices.recall(question)
+        if answer is None or answer.value not in possible:
+            found = find()
+            answer = self._choices.settle(question, found)
+            answer = answer if answer.value in possible else found
+        if not answer.why.endswith(_NOTHING):
+            self._events.append(f"{aspect} '{answer.value}': {answer.why}")
+        return answer.value
+
+    def _faster_plan(self, trial: _Trial) -> Answer:
+        """Time both plans and keep the faster one."""
         for plan in ("graphs", "stacked"):
             try:
-                times[plan] = self._timed(plan, clock, shared, block)
+                trial.seconds[plan] = self._timed(plan, trial.clock, trial.shared, trial.block)
             except (RuntimeError, NotImplementedError) as error:
                 self._events.append(f"plan '{plan}' cannot run this method: {in_one_line(error)}")
-        if not times:
+        if not trial.seconds:
             raise CannotCapture("neither plan can run it")
-        best = min(times, key=lambda plan: times[plan])
-        self._chosen = best
-        shown = ", ".join(f"{plan} {1e3 * seconds:.3f} ms" for plan, seconds in times.items())
-        self._events.append(f"plan '{best}' chosen on {len(block)} clients: {shown} a client step")
-        left = times[best] * sum(prospect.steps for prospect in group) * (clock.rounds - clock.round)
-        if best == "graphs" and left > _WORTH_TRYING:
-            fastest = times[best]
-            if self._options.layout == "auto" and not self._lanes.precision.channels_last:
-                fastest = self._try_channels_last(clock, shared, block, fastest)
-            if self._options.compiled == "auto" and self._lanes.fusion.met:
-                self._try_fusing(clock, shared, block, fastest)
-        return best
+        best = min(trial.seconds, key=lambda plan: trial.seconds[plan])
+        shown = ", ".join(f"{plan} {1e3 * seconds:.3f} ms" for plan, seconds in trial.seconds.items())
+        return Answer(best, f"timed on {len(trial.block)} clients, {shown} a client step")
 
-    def _try_channels_last(self, clock: Clock, shared: Tree, block: list[Prospect], plain: float) -> float:
-        """Keep kernels channels last if that is faster; seconds a client step of what is kept."""
+    def _choose_layout(self, trial: _Trial) -> None:
+        """In strict float32, whether kernels of convolutions lie channels last."""
+        if self._options.layout != "auto" or self._lanes.precision.channels_last:
+            return
         if not layout.has_kernels(self._job.net.model()["params"]):
-            return plain
+            return
+        wanted = self._decided("layout", ("plain", "channels_last"), lambda: self._faster_layout(trial))
+        if self._lanes.precision.channels_last != (wanted == "channels_last"):
+            self._lanes.lay_out(channels_last=wanted == "channels_last")
+
+    def _faster_layout(self, trial: _Trial) -> Answer:
+        plain = self._captured_seconds(trial)
+        if plain * trial.left <= _WORTH_TRYING:
+            return Answer("plain", f"without a trial, the run trains for {plain * trial.left:.0f} s more")
         said = len(self._events)
         self._lanes.lay_out(channels_last=True)
         try:
-            last = self._timed("graphs", clock, shared, block)
+            last = self._timed("graphs", trial.clock, trial.shared, trial.block)
         except (RuntimeError, NotImplementedError) as error:
             last, why = math.inf, in_one_line(error)
         else:
@@ -240,23 +278,42 @@ class Device:
         if last >= plain:
             self._lanes.lay_out(channels_last=False)
             del self._events[said:]
-        self._events.append(f"kernels lie {'channels last' if last < plain else 'plain'}: {why}")
-        return min(last, plain)
+        trial.seconds["graphs"] = min(last, plain)
+        return Answer("channels_last" if last < plain else "plain", why)
 
-    def _try_fusing(self, clock: Clock, shared: Tree, block: list[Prospect], plain: float) -> None:
-        """Keep fused parts if they are faster; without them, steps are captured anew."""
+    def _choose_fusing(self, trial: _Trial) -> None:
+        """Whether marked functions are fused by torch's compiler before steps are captured."""
         fusion = self._lanes.fusion
+        if self._options.compiled != "auto":
+            return
+        # Methods of one comparison share their choices, but not what there is to fuse.
+        aspect = f"fused parts of {self._job.method.label}"
+        wanted = self._decided(aspect, ("yes", "no"), lambda: self._faster_parts(trial))
+        if fusion.on != (wanted == "yes"):
+            self._lanes.clear()
+            fusion.on = wanted == "yes"
+
+    def _faster_parts(self, trial: _Trial) -> Answer:
+        fusion, plain = self._lanes.fusion, self._captured_seconds(trial)
+        if not fusion.met:  # Only a captured step shows it.
+            return Answer("no", _NOTHING)
+        if plain * trial.left <= _WORTH_TRYING:
+            return Answer("no", f"without a trial, the run trains for {plain * trial.left:.0f} s more")
         self._lanes.clear()
         fusion.on = True
-        fused = self._timed("graphs", clock, shared, block)
-        if not fusion.on:  # It could not be done, and the reason has been said.
-            return
+        fused = self._timed("graphs", trial.clock, trial.shared, trial.block)
+        if not fusion.on:
+            return Answer("no", "they could not be compiled")
         fusion.on = fused < plain
         if not fusion.on:
             self._lanes.clear()
-        self._events.append(
-            f"parts {'' if fusion.on else 'not '}fused: {1e3 * fused:.3f} ms a client step against {1e3 * plain:.3f} ms"
-        )
+        why = f"{1e3 * fused:.3f} ms a client step with, {1e3 * plain:.3f} ms without"
+        return Answer("yes" if fused < plain else "no", why)
+
+    def _captured_seconds(self, trial: _Trial) -> float:
+        if "graphs" not in trial.seconds:
+            trial.seconds["graphs"] = self._timed("graphs", trial.clock, trial.shared, trial.block)
+        return trial.seconds["graphs"]
 
     def _timed(self, plan: PlanName, clock: Clock, shared: Tree, block: list[Prospect]) -> float:
         """Seconds a client step, captured and warm."""
