@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-from fewfed import Experiment, Training, arrays
+from fewfed import Experiment, Training
+from fewfed.engine import storage
 from fewfed.engine.loop import RoundView
-from fewfed.folder import CHECKPOINT, METRICS, MODEL, RunFolder
+from fewfed.runs.folder import CHECKPOINT, METRICS, MODEL, RunFolder
 from fewfed.tree import Tree
 from support import same
 
@@ -48,17 +49,17 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 def states(folder: Path) -> dict[str, Tree]:
     """What every client remembers at the last checkpoint."""
-    _, facts = arrays.load(folder / CHECKPOINT)
-    return {client: arrays.load(folder / "clients" / name)[0] for client, name in facts["states"].items()}
+    _, facts = storage.load(folder / CHECKPOINT)
+    return {client: storage.load(folder / "clients" / name)[0] for client, name in facts["states"].items()}
 
 
 def assert_same_end(folder: Path, reference: Path) -> None:
     """Metrics, final model, server and client states are equal bit for bit, and nothing is left lying about."""
     assert records(folder) == records(reference)
     for name in (MODEL, CHECKPOINT):
-        assert same(arrays.load(folder / name)[0], arrays.load(reference / name)[0]), name
+        assert same(storage.load(folder / name)[0], storage.load(reference / name)[0]), name
     assert same(states(folder), states(reference))
-    kept = set(arrays.load(folder / CHECKPOINT)[1]["states"].values())
+    kept = set(storage.load(folder / CHECKPOINT)[1]["states"].values())
     clients = folder / "clients"
     assert {file.name for file in clients.iterdir()} == kept if clients.exists() else not kept
     assert not list(folder.rglob("*.part"))

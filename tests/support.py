@@ -14,17 +14,20 @@ from torch import Tensor, nn
 from fewfed import networks, tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import Federation, GeneratedFederation
-from fewfed.engine.client import sum_terms
-from fewfed.engine.job import Executor, Job
+from fewfed.engine.executor import Briefing, Executor
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.homes import SimulatedHomes
+from fewfed.engine.job import Job
 from fewfed.engine.loop import Observer, RoundView, run_rounds
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
+from fewfed.engine.schema import Schemas
+from fewfed.engine.step import minimised
 from fewfed.method import Batch, Context, Method
 from fewfed.methods.registry import choose
 from fewfed.network import Network
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Plan
-from fewfed.task import Classification, Task
+from fewfed.task import Task
+from fewfed.tasks.classification import Classification
 from fewfed.training import Training
 from fewfed.tree import Tree
 
@@ -106,7 +109,7 @@ def context(
         net=net,
         task=task,
         plan=plan or Plan(0, 8),
-        phase=phase or Phase("train", 1),
+        phase=phase or Phase("train", Method(), 1),
         clock=Clock(round, rounds, 1),
         client=client,
         lr=lr,
@@ -146,12 +149,12 @@ def gradients(loss: Tensor, work: Tree) -> dict[str, Tensor]:
 
 def total(method: Method, terms: dict[str, Tensor]) -> Tensor:
     """What the engine minimises."""
-    return sum_terms(terms, method.observed)
+    return minimised(terms, method.observed)
 
 
-def batch_of(data: Examples, draw: Tree | None = None) -> Batch:
+def batch_of(data: Examples, drawn: Tree | None = None) -> Batch:
     """All rows of some data as one step's batch."""
-    return Batch(data.x, data.y, draw or {})
+    return Batch(data.x, data.y, drawn or {})
 
 
 @dataclass
@@ -170,7 +173,8 @@ class Recorder:
 
     @property
     def events(self) -> list[str]:
-        return [event for metrics in self.metrics for event in metrics["events"]]
+        """What was said of the run, as sentences."""
+        return [str(event) for view in self.views for event in view.record.events]
 
 
 def traffic(up: int, down: int, every_time: int | None = None) -> dict[str, int]:
@@ -184,6 +188,21 @@ def gap(left: Tree, right: Tree) -> float:
     assert ours.keys() == theirs.keys()
     gaps = (float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours if ours[name].numel())
     return max(gaps, default=0.0)
+
+
+def states(executor: Executor | SimulatedHomes, clients: int) -> dict[int, Tree]:
+    """What every client that took part remembers."""
+    homes = executor if isinstance(executor, SimulatedHomes) else executor.homes
+    assert isinstance(homes, SimulatedHomes)
+    found = {client: homes.remembered(client) for client in range(clients)}
+    return {client: tree.clone(state) for client, state in found.items() if state is not None}
+
+
+def briefing_of(job: Job, clock: Clock, shared: Tree | None = None) -> Briefing:
+    """What the members of a job's first phase are told, by a server that has just begun unless `shared` is given."""
+    phase, server = job.method.phases(clock)[0], job.method.server_init(job.setup)
+    shared = phase.does.broadcast(server) if shared is None else shared
+    return Briefing(phase, clock, shared, Schemas(job).of(phase, clock, shared, phase.does.personal(server, 0), 0))
 
 
 def job_of(
@@ -213,7 +232,7 @@ def run(
     cohort: int = 3,
     observers: Sequence[Observer] = (),
     executor: Executor | None = None,
-    store: ClientStore | None = None,
+    homes: SimulatedHomes | None = None,
     server: Tree | None = None,
     start: int = 0,
 ) -> Recorder:
@@ -221,11 +240,10 @@ def run(
     recorder = Recorder()
     recorder.server = run_rounds(
         job,
-        executor or Sequential(job),
+        executor or Sequential(job, homes),
         [*observers, recorder],
         rounds=rounds,
         cohort=cohort,
-        store=ClientStore() if store is None else store,
         server=server,
         start=start,
     )

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fewfed.plan import Draws, Plan
+from fewfed.plan import Plan, Random
 from support import job_of, run
 
 COUNTS = st.integers(1, 70)
@@ -92,8 +92,8 @@ def test_batches_depend_on_seed_round_phase_and_client_alone() -> None:
 
 def test_a_methods_draws_are_another_stream_than_the_batches() -> None:
     plan = Plan(0, 8)
-    assert plan.draws(0, "train", 0).permutation(30).tolist() != rows_of(replace(plan, batch=30), 30, 1)[0]
-    assert torch.equal(plan.draws(2, "train", 1).uniform(5), plan.draws(2, "train", 1).uniform(5))
+    assert plan.random(0, "train", 0).permutation(30).tolist() != rows_of(replace(plan, batch=30), 30, 1)[0]
+    assert torch.equal(plan.random(2, "train", 1).uniform(5), plan.random(2, "train", 1).uniform(5))
     assert torch.equal(plan.fixed(1, "rows").uniform(5), plan.fixed(1, "rows").uniform(5))
     assert not torch.equal(plan.fixed(1, "rows").uniform(5), plan.fixed(1, "noise").uniform(5))
     assert not torch.equal(plan.fixed(1, "rows").uniform(5), plan.fixed(2, "rows").uniform(5))
@@ -154,7 +154,7 @@ def test_trap_23_directed_exposure_follows_its_closed_form(flea_values: dict[str
 
 
 def test_cycle_is_always_full_and_goes_through_everything_before_repeating() -> None:
-    draws = Draws(0, "x")
+    draws = Random(0, "x")
     seen = torch.cat([draws.cycle(7, 5) for _ in range(7)])
     assert len(seen) == 35
     for start in range(0, 35, 7):
@@ -163,36 +163,36 @@ def test_cycle_is_always_full_and_goes_through_everything_before_repeating() -> 
 
 
 def test_streams_of_one_object_do_not_disturb_each_other() -> None:
-    draws = Draws(0, "x")
+    draws = Random(0, "x")
     first = [draws.cycle(10, 4, "a"), draws.cycle(10, 4, "b"), draws.cycle(10, 2, "a"), draws.cycle(10, 6, "b")]
     assert sorted(torch.cat([first[0], first[2]]).tolist() + draws.cycle(10, 4, "a").tolist()) == list(range(10))
     assert sorted(torch.cat([first[1], first[3]]).tolist()) == list(range(10))
 
 
 def test_loader_keeps_the_short_batch_of_each_pass() -> None:
-    draws = Draws(0, "x")
+    draws = Random(0, "x")
     assert [len(draws.loader(70, 64)) for _ in range(5)] == [64, 6, 64, 6, 64]
 
 
 def test_subsets_are_distinct_without_replacement_only() -> None:
-    assert len(set(Draws(0, "s").choice(50, 50, replace=False).tolist())) == 50
-    assert len(set(Draws(0, "s").choice(50, 50, replace=True).tolist())) < 50
+    assert len(set(Random(0, "s").choice(50, 50, replace=False).tolist())) == 50
+    assert len(set(Random(0, "s").choice(50, 50, replace=True).tolist())) < 50
 
 
 @pytest.mark.parametrize("a", [0.5, 2.0, 5.0])
 def test_beta_draws_have_the_moments_of_the_distribution(a: float) -> None:
-    drawn = Draws(0, "beta").beta(a, 20000)
+    drawn = Random(0, "beta").beta(a, 20000)
     assert drawn.dtype == torch.float32
     assert float(drawn.mean()) == pytest.approx(0.5, abs=0.01)
     assert float(drawn.var()) == pytest.approx(1 / (4 * (2 * a + 1)), rel=0.05)
 
 
 def test_infinite_beta_is_one_half() -> None:
-    assert Draws(0, "beta").beta(float("inf"), 3).tolist() == [0.5] * 3
+    assert Random(0, "beta").beta(float("inf"), 3).tolist() == [0.5] * 3
 
 
 def test_uniform_normal_and_integers_have_their_ranges() -> None:
-    draws = Draws(0, "x")
+    draws = Random(0, "x")
     uniform, normal, integers = draws.uniform(50, 100), draws.normal(5000), draws.integers(4, 1000)
     assert uniform.shape == (50, 100)
     assert 0 <= float(uniform.min()) <= float(uniform.max()) < 1
@@ -205,7 +205,7 @@ def test_uniform_normal_and_integers_have_their_ranges() -> None:
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(0, 100))
 def test_normal_numbers_made_in_advance_are_those_drawn_one_by_one(sizes: list[int], made: int) -> None:
-    ahead, plain, whole = Draws(3, "x"), Draws(3, "x"), Draws(3, "x")
+    ahead, plain, whole = Random(3, "x"), Random(3, "x"), Random(3, "x")
     ahead.make_normals(made)
     drawn = [ahead.normal(size) for size in sizes]
     assert all(torch.equal(a, plain.normal(size)) for a, size in zip(drawn, sizes, strict=True))
@@ -213,6 +213,6 @@ def test_normal_numbers_made_in_advance_are_those_drawn_one_by_one(sizes: list[i
 
 
 def test_noise_does_not_move_the_other_streams() -> None:
-    with_noise, without = Draws(0, "x"), Draws(0, "x")
+    with_noise, without = Random(0, "x"), Random(0, "x")
     with_noise.normal(7)
     assert torch.equal(with_noise.permutation(20), without.permutation(20))

@@ -9,7 +9,9 @@ from sklearn.metrics import accuracy_score, log_loss, recall_score
 
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
-from fewfed.task import Classification, Regression, Score
+from fewfed.task import Score
+from fewfed.tasks.classification import Classification
+from fewfed.tasks.regression import Regression
 from support import job_of, linear_network, run
 
 

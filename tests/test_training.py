@@ -8,14 +8,13 @@ from torch import nn
 
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
+from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.loop import run_rounds
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
 from fewfed.errors import ConfigError
 from fewfed.methods.registry import choose
 from fewfed.network import Network
 from fewfed.settings import check, make
-from fewfed.task import Regression
+from fewfed.tasks.regression import Regression
 from fewfed.training import Training
 from support import digits_federation, job_of, run, same
 
@@ -83,5 +82,5 @@ def test_trap_17_moments_do_not_outlive_a_round() -> None:
     whole = run(job_of("fedavg", federation, training=training), rounds=2, cohort=1)
     first = run(job_of("fedavg", federation, training=training), rounds=1, cohort=1)
     job = job_of("fedavg", federation, training=training)
-    server = run_rounds(job, Sequential(job), [], rounds=2, cohort=1, store=ClientStore(), server=first.server, start=1)
+    server = run_rounds(job, Sequential(job), [], rounds=2, cohort=1, server=first.server, start=1)
     assert same(server, whole.server)

@@ -2,11 +2,11 @@
 
 from fewfed.data.examples import Dataset, Examples
 from fewfed.errors import FewfedError
-from fewfed.experiment import Experiment
 from fewfed.method import Method
 from fewfed.network import Network
-from fewfed.results import Result
-from fewfed.run import resume, run
+from fewfed.runs.api import resume, run
+from fewfed.runs.experiment import Experiment
+from fewfed.runs.results import Result
 from fewfed.training import Training
 from fewfed.version import __version__
 

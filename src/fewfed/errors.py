@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class FewfedError(Exception):
-    """Base of every error a user can cause or meet. The command line prints it without a traceback, exit code 2."""
+    """Base of every error a user can cause or meet. The command line prints it without a traceback, exit code 2.
+
+    `key` is the setting it speaks of and `value` what was given for it, where there is one, so that whoever knows where
+    that was written can say so.
+    """
+
+    def __init__(self, message: str, *, key: str = "", value: object = None) -> None:
+        super().__init__(message)
+        self.key = key
+        self.value = value
+
+    def at(self, place: str) -> FewfedError:
+        """The same error with the place it comes from."""
+        return type(self)(f"{place}: {self}", key=self.key, value=self.value)
 
 
 class ConfigError(FewfedError):
@@ -20,6 +34,17 @@ class DataError(FewfedError):
 
 class RunError(FewfedError):
     """A run cannot be started, continued or written."""
+
+
+@contextmanager
+def concerning(key: str, value: object = None) -> Iterator[None]:
+    """Errors raised inside speak of this setting unless they name another."""
+    try:
+        yield
+    except FewfedError as error:
+        if not error.key:
+            error.key, error.value = key, value
+        raise
 
 
 def did_you_mean(kind: str, name: str, known: Iterable[str]) -> str:

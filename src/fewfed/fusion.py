@@ -15,6 +15,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from fewfed.torch_private import few_compilations, transforming
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -31,7 +33,7 @@ def fusable(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         fusion = _asked.get()
         # Function transforms look at single operations, and are fused whole if at all.
-        if fusion is None or torch._C._functorch.peek_interpreter_stack() is not None:
+        if fusion is None or transforming():
             return function(*args, **kwargs)
         return fusion.of(function)(*args, **kwargs)
 
@@ -72,15 +74,12 @@ class Fusion:
 
 
 def _compiled(function: Callable[P, R], backend: str) -> Callable[P, R]:
-    import torch._dynamo.config as compiling  # These load the compiler, which few runs need.
-    import torch.fx.experimental._config as shaping
-
-    # Sizes stay symbols, and equal ones different symbols: the layers of a network then share a compilation.
+    # With sizes as symbols the layers of a network share a compilation.
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend=backend)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with compiling.patch(recompile_limit=_VARIANTS), shaping.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+        with few_compilations(_VARIANTS):
             return compiled(*args, **kwargs)
 
     return call

@@ -9,26 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 from fewfed import tree
 from fewfed.data.examples import Examples
+from fewfed.errors import ConfigError
 from fewfed.network import Network
 from fewfed.phase import Clock, Phase
-from fewfed.plan import Draws, Plan
+from fewfed.plan import Plan, Random
 from fewfed.task import Task
 from fewfed.tree import Tree
 
 
 class Batch(NamedTuple):
-    """One step's rows and the method's draws for them."""
+    """One step's rows and what the method drew for them."""
 
     x: Tensor
     y: Tensor
-    draw: Tree
+    drawn: Tree
+
+    @property
+    def draw(self) -> NoReturn:
+        raise ConfigError("batch.draw is called batch.drawn since fewfed 0.2: CHANGELOG.md says what changed in 0.2")
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,8 @@ class Report(NamedTuple):
     """What the client remembers; empty unless the phase declares `keeps_state`."""
     weight: float
     """Its weight in MEAN combinations."""
+    metrics: Mapping[str, float] = MappingProxyType({})
+    """Named numbers about its work that are no part of the method: noise spent, the site's own accuracy."""
 
 
 class Combined(NamedTuple):
@@ -118,9 +125,53 @@ Differentiate = Callable[[Tree], tuple[Tree, Tree]]
 """Takes a work tree, returns the gradient of the loss in its "params" and the loss terms."""
 
 
+class Exchange:
+    """What is done in one phase, by the server and by each client. Every function has FedAvg as its default."""
+
+    def broadcast(self, server: Tree) -> Tree:
+        """What every member of the cohort receives."""
+        return {"model": server["model"]}
+
+    def personal(self, server: Tree, client: int) -> Tree:
+        """What one member receives beside it."""
+        return {}
+
+    def data(self, ctx: Context) -> Examples:
+        """The rows trained on."""
+        return ctx.data
+
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        """All randomness of one step of `size` rows, drawn outside the step."""
+        return {}
+
+    def begin(self, ctx: Context) -> Tree:
+        """The work tree a client starts from: "params" are trained, everything else is carried along."""
+        return tree.clone(ctx.shared["model"])
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        """Named terms; what is minimised is their sum (without the `observed` ones)."""
+        return {"task": ctx.task.loss(ctx.net.apply(work, batch.x), batch.y)}
+
+    def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
+        """The step's direction and loss terms: by default the gradient of the loss."""
+        return differentiate(work)
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        """What is uploaded and remembered after the local work."""
+        return Report({"model": {"params": work["params"], "buffers": work["buffers"]}}, {}, float(ctx.size))
+
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
+        """The server after the phase: by default each combined upload replaces the entry of its name."""
+        return {**server, **combined.values}
+
+
 @dataclass(frozen=True)
-class Method:
-    """A federated method. Fields of subclasses are hyper-parameters; every function has FedAvg as its default."""
+class Method(Exchange):
+    """A federated method. Fields of subclasses are hyper-parameters; every function has FedAvg as its default.
+
+    The functions of `Exchange` are those of the method's own phase. Another phase has a group of functions of its own:
+    a `Part` of the method.
+    """
 
     name: ClassVar[str] = ""
     family: ClassVar[str] = ""
@@ -141,6 +192,9 @@ class Method:
     """Whether labels must be classes."""
     neutral: ClassVar[Mapping[str, Any] | None] = None
     """Hyper-parameters with which the method is exactly FedAvg; None where there are none."""
+    mixes: ClassVar[tuple[str, str] | None] = None
+    """Names under which a step draws which shared row is mixed in, and the weight of the local one; None where no
+    shared rows are mixed into batches."""
     corrects_drift: ClassVar[bool] = False
     """Whether it reaches the common optimum of unequal quadratics with several local steps, where FedAvg does not."""
 
@@ -154,7 +208,7 @@ class Method:
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         """The exchanges of a round."""
-        return (Phase("train", clock.epochs),)
+        return (Phase("train", self, clock.epochs),)
 
     def server_init(self, setup: Setup) -> Tree:
         """What the server knows before the first round."""
@@ -164,43 +218,17 @@ class Method:
         """What a client remembers before its first participation."""
         return {}
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        """What every member of the cohort receives."""
-        return {"model": server["model"]}
-
-    def personal(self, server: Tree, phase: Phase, client: int) -> Tree:
-        """What one member receives beside it."""
-        return {}
-
-    def data(self, ctx: Context) -> Examples:
-        """The rows trained on in this phase."""
-        return ctx.data
-
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        """All randomness of one step of `size` rows, drawn outside the step."""
-        return {}
-
-    def begin(self, ctx: Context) -> Tree:
-        """The work tree a client starts from: "params" are trained, everything else is carried along."""
-        return tree.clone(ctx.shared["model"])
-
-    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        """Named terms; what is minimised is their sum (without the `observed` ones)."""
-        return {"task": ctx.task.loss(ctx.net.apply(work, batch.x), batch.y)}
-
-    def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
-        """The step's direction and loss terms: by default the gradient of the loss."""
-        return differentiate(work)
-
-    def end(self, work: Tree, ctx: Context) -> Report:
-        """What is uploaded and remembered after the local work."""
-        return Report({"model": {"params": work["params"], "buffers": work["buffers"]}}, {}, float(ctx.size))
-
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
-        """The server after a phase: by default each combined upload replaces the entry of its name."""
-        return {**server, **combined.values}
-
     def predictor(self, server: Tree, state: Tree) -> Tree:
         """The model that predicts: the server's, or for `personal_model` methods the client's with this state."""
         model: Tree = server["model"]
         return model
+
+
+M = TypeVar("M", bound=Method)
+
+
+@dataclass(frozen=True)
+class Part(Exchange, Generic[M]):
+    """The functions of one phase of a method that are not the method's own: what is left out is FedAvg."""
+
+    method: M

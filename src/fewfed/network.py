@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor as is_functorch_wrapped
 
-from fewfed.casting import autocasting, cast_weights
 from fewfed.errors import ConfigError, did_you_mean
+from fewfed.torch_private import BatchNorm, Dropout, foreach_copy_, is_transformed, places_of, transforming
 from fewfed.tree import Tree
 
 Activation = Any
@@ -36,11 +35,14 @@ class Network:
         self.stages: tuple[str, ...] = tuple(stages)
         self._modules = {stage: _without_counters(module) for stage, module in stages.items()}
         self._slots = {stage: _slots(stage, module) for stage, module in self._modules.items()}
-        kinds = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention)
+        kinds = (Dropout, nn.RReLU, nn.MultiheadAttention)
         parts = [part for module in self._modules.values() for part in module.modules()]
         self._flat = [part for part in parts if isinstance(part, (*kinds, nn.Flatten))]
-        self.draws = any(isinstance(part, kinds) for part in parts)
+        self.is_random = any(isinstance(part, kinds) for part in parts)
         """Whether a pass in train mode draws random numbers itself, as dropout does."""
+        weights = (p.dtype for module in self._modules.values() for p in module.parameters() if p.is_floating_point())
+        self.dtype: torch.dtype = next(weights, torch.get_default_dtype())
+        """The type of its weights, which everything a run computes with follows."""
         self.cut = cut if cut is not None else self.stages[0]
         self._training_tap: Tap | None = None
         self.position(self.cut)
@@ -75,12 +77,6 @@ class Network:
             buffers |= {f"{stage}.{key}": value.detach().clone() for key, value in module.named_buffers()}
         return {"params": params, "buffers": buffers}
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of its weights, which everything a run computes with follows."""
-        weights = (p.dtype for module in self._modules.values() for p in module.parameters() if p.is_floating_point())
-        return next(weights, torch.get_default_dtype())
-
     def to(self, dtype: torch.dtype) -> Network:
         """The same network with weights of another type."""
         if dtype == self.dtype:
@@ -98,11 +94,13 @@ class Network:
             if not 0 < count <= len(self.stages):
                 raise ConfigError(
                     f"cut {count} is outside network '{self.name}': expected 1 to {len(self.stages)} "
-                    f"or one of {', '.join(self.stages)}"
+                    f"or one of {', '.join(self.stages)}",
+                    key="cut",
+                    value=cut,
                 )
             return count
         if cut not in self.stages:
-            raise ConfigError(did_you_mean(f"stage of network '{self.name}'", cut, self.stages))
+            raise ConfigError(did_you_mean(f"stage of network '{self.name}'", cut, self.stages), key="cut", value=cut)
         return self.stages.index(cut) + 1
 
     @property
@@ -126,7 +124,7 @@ class Network:
         """
         stages = self.stages[start:stop]
         params, buffers = model["params"], model["buffers"]
-        if autocasting():
+        if _autocasting():
             params = cast_weights(params, (slot.key for name in stages for slot in self._slots[name] if slot.trained))
         for stage in stages:
             module = self._modules[stage]
@@ -169,14 +167,14 @@ def _without_counters(module: nn.Module) -> nn.Module:
     """
     module = copy.deepcopy(module)
     for part in module.modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is not None:
+        if isinstance(part, BatchNorm) and part.momentum is not None:
             part.num_batches_tracked = None
     return module
 
 
 def _in_reading_order(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     for value in inputs:
-        if isinstance(value, Tensor) and value.dim() == 4 and value.requires_grad and not is_functorch_wrapped(value):
+        if isinstance(value, Tensor) and value.dim() == 4 and value.requires_grad and not is_transformed(value):
             # Their gradients come back in reading order, and pooling would reorder its much larger input for them.
             value.register_hook(_channels_last)  # type: ignore[no-untyped-call]
     return tuple(value.contiguous() if isinstance(value, Tensor) else value for value in inputs)
@@ -202,7 +200,7 @@ def _slots(stage: str, module: nn.Module) -> tuple[_Slot, ...]:
     return tuple(
         _Slot(place, name, keys[id(value)], trained, value)
         for part in module.modules()
-        for place, trained in ((part._parameters, True), (part._buffers, False))
+        for place, trained in zip(places_of(part), (True, False), strict=True)
         for name, value in place.items()
         if value is not None
     )
@@ -220,3 +218,39 @@ def _applied(
     finally:
         for place, name, _, _, own in slots:
             place[name] = own
+
+
+def _autocasting() -> bool:
+    """Whether anything may have to be cast: cheap to ask on every pass."""
+    return torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
+
+
+def cast_weights(params: Mapping[str, Tensor], keys: Iterable[str]) -> Mapping[str, Tensor]:
+    """The named parameters as autocast would cast them: matrices and kernels in its type, vectors left as they are.
+
+    Without autocast, and inside function transforms (which know no operations on lists), nothing is changed.
+    """
+    chosen = [key for key in dict.fromkeys(keys) if params[key].dim() > 1]
+    first = params[chosen[0]] if chosen else None
+    if first is None or not torch.is_autocast_enabled(first.device.type) or transforming():
+        return params
+    dtype = torch.get_autocast_dtype(first.device.type)
+    cast = _CastTogether.apply(dtype, *(params[key] for key in chosen))  # type: ignore[no-untyped-call]
+    return {**params, **dict(zip(chosen, cast, strict=True))}
+
+
+class _CastTogether(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.types = [weight.dtype for weight in weights]
+        return tuple(_copies(weights, [dtype] * len(weights)))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *_copies(grads, ctx.types)
+
+
+def _copies(values: tuple[Tensor, ...], types: list[torch.dtype]) -> list[Tensor]:
+    made = [torch.empty_like(value, dtype=dtype) for value, dtype in zip(values, types, strict=True)]
+    foreach_copy_(made, list(values))
+    return made

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from fewfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fewfed.method import Exchange
 
 
 class Combine(Enum):
-    """How the server combines one named upload over the clients that sent it. This *is* the privacy statement."""
+    """How the server combines one named upload over the clients that sent it."""
 
     MEAN = "mean"
     """Weighted mean. The server needs no single client's value, so it may go through secure aggregation."""
@@ -27,6 +32,61 @@ class Combine(Enum):
         return self in (Combine.CONCAT, Combine.KEEP)
 
 
+class Role(StrEnum):
+    """What an upload is, for everybody who must know without knowing the method: statements, attacks, defences."""
+
+    MODEL = "model"
+    """Weights, and running statistics, of the network that predicts, or of a part of it."""
+    UPDATE = "update"
+    """A change of such weights, or a gradient."""
+    CONTROL = "control"
+    """What corrects local steps: control variates and their changes."""
+    FEATURES = "features"
+    """Features of single rows."""
+    INPUTS = "inputs"
+    """Inputs, as they are, averaged, or what is left of them."""
+    LABELS = "labels"
+    """Labels of rows: class numbers, shares of classes, masks."""
+    STATISTICS = "statistics"
+    """Numbers computed from many rows: moments, amplitudes, sensitivities."""
+    PROTOTYPES = "prototypes"
+    """One vector for each class."""
+    COUNTS = "counts"
+    """How many rows, of which classes, or which classes at all."""
+    GENERATOR = "generator"
+    """Weights of an auxiliary network: a generator, an autoencoder."""
+    SCORE = "score"
+    """How well the client's own rows are predicted."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a phase declares of one name that leaves a client. This *is* the privacy statement."""
+
+    combine: Combine
+    role: Role
+    rows: float = 0.0
+    """How many rows it may have for each row of the client's data: 0.1 is a tenth of them, 0 says that its first
+    dimension counts no rows of data."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """The largest weight a client may have in means: so much for each of its rows, and so much beside."""
+
+    per_row: float = 1.0
+    beside: float = 0.0
+
+    def most(self, rows: int) -> float:
+        return self.per_row * rows + self.beside
+
+
+BY_ROWS = Weight()
+"""A client weighs at most as much as it has rows: FedAvg."""
+EQUAL = Weight(0.0, 1.0)
+"""All clients weigh the same."""
+
+
 class Cohort(Enum):
     """Who takes part in a phase."""
 
@@ -40,26 +100,50 @@ class Cohort(Enum):
     """One pseudo-client that holds every client's data: no federation at all, the upper reference."""
 
 
-MODEL: Mapping[str, Combine] = MappingProxyType({"model": Combine.MEAN})
+MODEL: Mapping[str, Upload] = MappingProxyType({"model": Upload(Combine.MEAN, Role.MODEL)})
 """What FedAvg uploads."""
 
-NOTHING: Mapping[str, Combine] = MappingProxyType({})
+NOTHING: Mapping[str, Upload] = MappingProxyType({})
+
+
+def shared_rows(per_row: float, **roles: Role) -> Mapping[str, Upload]:
+    """Uploads that are rows of data: so many for each row a client has, seen one by one."""
+    return {name: Upload(Combine.CONCAT, role, per_row) for name, role in roles.items()}
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One exchange. `epochs` may be 0: then clients only compute what they upload."""
+    """One exchange of a round. It declares; what is done in it are the functions of `does`."""
 
     name: str
-    epochs: int
-    uploads: Mapping[str, Combine] = field(default_factory=lambda: MODEL)
+    does: Exchange
+    """The functions of this phase: the method itself, or a group of functions of its own."""
+    epochs: int = 0
+    """Passes over the rows; without any, clients only compute what they upload."""
+    uploads: Mapping[str, Upload] = field(default_factory=lambda: MODEL)
     cohort: Cohort = Cohort.ROUND
     keeps_state: bool = False
     """Whether a client remembers something between its participations because of this phase."""
+    weight: Weight = BY_ROWS
     relayed: frozenset[str] = frozenset()
     """Uploads that the server only hands on to one other client each, and that could go there directly."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Training fields that are this phase's own: another optimiser for a generator, say."""
+
+    def __post_init__(self) -> None:
+        if not callable(getattr(self.does, "broadcast", None)):
+            raise ConfigError(
+                f"phase '{self.name}' was given {self.does!r} as its functions: expected the method or a group of "
+                f"functions, as in Phase('{self.name}', self, clock.epochs). Methods written for fewfed 0.1 leave it "
+                "out: CHANGELOG.md says what changed in 0.2"
+            )
+        for name, upload in self.uploads.items():
+            if not isinstance(upload, Upload):
+                raise ConfigError(
+                    f"phase '{self.name}' declares upload '{name}' as {upload!r}: expected its combination and its "
+                    "role, as in Upload(Combine.MEAN, Role.MODEL). Methods written for fewfed 0.1 name the combination "
+                    "alone: CHANGELOG.md says what changed in 0.2"
+                )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import math
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ BatchRule = Literal["fill", "partial", "released"]
 Sampling = Literal["uniform", "released"]
 
 
-class Draws:
-    """A stream of random numbers as tensors. Endless streams (`cycle`, `loader`) remember where they are.
+class Random:
+    """A source of random numbers as tensors. Endless runs (`cycle`, `loader`) remember where they are.
 
     Gaussian noise has a stream of its own, so that a lot of it can be made in advance, in one go and elsewhere
     (`make_normals`), and still be the numbers that drawing a few at a time gives.
@@ -41,20 +41,20 @@ class Draws:
     def _noise(self) -> np.random.Generator:
         return _generator(*self._key, "normal")
 
-    def cycle(self, count: int, size: int, stream: str = "cycle") -> Tensor:
+    def cycle(self, count: int, size: int, name: str = "cycle") -> Tensor:
         """The next `size` of 0..count-1 from an endless run of reshuffled passes: every draw is full."""
-        waiting = self._waiting.get(stream, np.empty(0, np.int64))
+        waiting = self._waiting.get(name, np.empty(0, np.int64))
         while len(waiting) < size:
             waiting = np.concatenate([waiting, self.numpy.permutation(count)])
-        self._waiting[stream] = waiting[size:]
+        self._waiting[name] = waiting[size:]
         return torch.from_numpy(waiting[:size])
 
-    def loader(self, count: int, size: int, stream: str = "loader") -> Tensor:
+    def loader(self, count: int, size: int, name: str = "loader") -> Tensor:
         """The next batch of an endless loader that keeps the short batch at the end of each reshuffled pass."""
-        waiting = self._waiting.get(stream, np.empty(0, np.int64))
+        waiting = self._waiting.get(name, np.empty(0, np.int64))
         if not len(waiting):
             waiting = self.numpy.permutation(count)
-        self._waiting[stream] = waiting[size:]
+        self._waiting[name] = waiting[size:]
         return torch.from_numpy(waiting[:size])
 
     def permutation(self, count: int) -> Tensor:
@@ -110,24 +110,30 @@ class Plan:
     dtype: torch.dtype = torch.float32
     """Type of the real numbers that methods draw."""
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            moved = " (plan.draws is called plan.random since fewfed 0.2)" if name == "draws" else ""
+            raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'{moved}")
+
     def cohort(self, round: int, clients: int, size: int) -> list[int]:
         """The clients of a round, drawn without replacement; the same for every method of a seed."""
         if self.sampling == "released":
             return [int(k) for k in np.random.RandomState(round).choice(clients, size, replace=False)]
-        draws = Draws(self.seed, "cohort", round)
-        return [int(k) for k in draws.numpy.choice(clients, size, replace=False)]
+        random = Random(self.seed, "cohort", round)
+        return [int(k) for k in random.numpy.choice(clients, size, replace=False)]
 
-    def draws(self, round: int, phase: str, client: int) -> Draws:
-        """The method's own draws for one client in one phase."""
-        return Draws(self.seed, "method", round, phase, client, dtype=self.dtype)
+    def random(self, round: int, phase: str, client: int) -> Random:
+        """The method's own random numbers for one client in one phase."""
+        return Random(self.seed, "method", round, phase, client, dtype=self.dtype)
 
-    def fixed(self, client: int, purpose: str) -> Draws:
-        """Draws that are the same in every round: a client's shared subset, say."""
-        return Draws(self.seed, "fixed", purpose, client, dtype=self.dtype)
+    def fixed(self, client: int, purpose: str) -> Random:
+        """Random numbers that are the same in every round: for a client's shared subset, say."""
+        return Random(self.seed, "fixed", purpose, client, dtype=self.dtype)
 
     def network_seed(self, round: int, phase: str, client: int) -> int:
         """What torch's own generator is seeded with where a network draws for itself (dropout)."""
-        return int(Draws(self.seed, "network", round, phase, client).integers(2**62, 1))
+        return int(Random(self.seed, "network", round, phase, client).integers(2**62, 1))
 
     def steps(self, count: int, epochs: int) -> int:
         """Optimiser steps of `epochs` passes over `count` rows."""
@@ -145,11 +151,11 @@ class Plan:
         """
         if self.rule == "fill":
             return list(self.filled_batches(round, phase, client, count, epochs)) if count else []
-        draws = Draws(self.seed, "batches", round, phase, client)
-        return [draws.loader(count, self.batch) for _ in range(self.steps(count, epochs))]
+        random = Random(self.seed, "batches", round, phase, client)
+        return [random.loader(count, self.batch) for _ in range(self.steps(count, epochs))]
 
     def filled_batches(self, round: int, phase: str, client: int, count: int, epochs: int) -> Tensor:
         """The batches of rule `fill` as (steps, rows)."""
         steps, size = self.steps(count, epochs), min(self.batch, count)
-        draws = Draws(self.seed, "batches", round, phase, client)
-        return draws.cycle(count, steps * size).reshape(steps, size)
+        random = Random(self.seed, "batches", round, phase, client)
+        return random.cycle(count, steps * size).reshape(steps, size)

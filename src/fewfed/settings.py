@@ -26,9 +26,19 @@ def setting(
     ge: float | None = None,
     lt: float | None = None,
     le: float | None = None,
+    essential: bool = False,
 ) -> Any:
-    """A dataclass field with a default, a sentence of help and an optional range."""
-    return dataclasses.field(default=default, metadata={"help": help, "gt": gt, "ge": ge, "lt": lt, "le": le})
+    """A dataclass field with a default, a sentence of help and an optional range.
+
+    `essential`: a value that somebody gives must not be ignored, because it changes what is computed.
+    """
+    limits = {"gt": gt, "ge": ge, "lt": lt, "le": le}
+    return dataclasses.field(default=default, metadata={"help": help, **limits, "essential": essential})
+
+
+def is_essential(field: dataclasses.Field[Any]) -> bool:
+    """Whether a value given for a field changes what is computed."""
+    return bool(field.metadata.get("essential"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +92,8 @@ def make(cls: type[T], values: Mapping[str, Any], owner: str) -> T:
     converted: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
-            raise ConfigError(did_you_mean(f"field of {owner}", name, known) if known else f"{owner} has no fields")
+            none = f"{owner} has no fields: leave '{name}' out"
+            raise ConfigError(did_you_mean(f"field of {owner}", name, known) if known else none, key=name)
         converted[name] = convert(name, value, hints[name])
     made = cls(**converted)
     check(made)
@@ -103,7 +114,7 @@ def convert(name: str, value: Any, hint: Any) -> Any:
             return parsed
     if type(None) in _options(hint) and value.lower() in ("none", "null", ""):
         return None
-    raise ConfigError(f"{name} = {value!r}: expected {type_name(hint)}")
+    raise ConfigError(f"{name} = {value!r}: expected {type_name(hint)}", key=name, value=value)
 
 
 def describe(cls: type[Any]) -> list[Described]:
@@ -161,7 +172,7 @@ def _parse(text: str, hint: Any) -> Any:
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
     if not any(_fits(value, option) for option in _options(hint)):
-        raise ConfigError(f"{name} = {value!r}: expected {type_name(hint)}")
+        raise ConfigError(f"{name} = {value!r}: expected {type_name(hint)}", key=name, value=value)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -188,7 +199,7 @@ def _check_range(name: str, value: Any, limits: Mapping[str, Any]) -> None:
         and (limits.get("le") is None or value <= limits["le"])
     )
     if not ok:
-        raise ConfigError(f"{name} = {value}: expected {_range_text(limits)}")
+        raise ConfigError(f"{name} = {value}: expected {_range_text(limits)}", key=name, value=value)
 
 
 def _range_text(limits: Mapping[str, Any]) -> str:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
-
-from fewfed.losses import one_hot, soft_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -97,6 +94,9 @@ class Task(Protocol):
     def score_type(self) -> type[Score]:
         """What `score` returns."""
 
+    def blank_labels(self, rows: int, shape: tuple[int, ...]) -> Tensor:
+        """Labels of some rows with inputs of that shape, for trying a method out without data."""
+
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean loss of a batch."""
 
@@ -108,59 +108,3 @@ class Task(Protocol):
 
     def score(self, output: Tensor, y: Tensor) -> Score:
         """Score of a part of a test set."""
-
-
-@dataclass(frozen=True)
-class Classification:
-    """One label of `classes` a row, cross-entropy."""
-
-    classes: int
-    score_type: ClassVar[type[Score]] = Score
-
-    @property
-    def outputs(self) -> int:
-        return self.classes
-
-    def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(output, y)
-
-    def soft_labels(self, y: Tensor) -> Tensor:
-        return one_hot(y, self.classes)
-
-    def soft_loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return soft_cross_entropy(output, target)
-
-    def score(self, output: Tensor, y: Tensor) -> Score:
-        right = (output.argmax(1) == y).long()
-        return Score(
-            correct=torch.zeros(self.classes, dtype=torch.long).scatter_add_(0, y, right),
-            total=torch.bincount(y, minlength=self.classes),
-            loss=float(cross_entropy(output, y, reduction="sum").double()),
-        )
-
-
-@dataclass(frozen=True)
-class Regression:
-    """Real targets, half the squared error. A row counts as right when it is within `tolerance`."""
-
-    tolerance: float = 0.5
-    classes: int = 0
-    outputs: int = 0
-    score_type: ClassVar[type[Score]] = Score
-
-    def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        return (output.squeeze(-1) - y).square().mean() / 2
-
-    def soft_labels(self, y: Tensor) -> Tensor:
-        return y
-
-    def soft_loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return self.loss(output, target)
-
-    def score(self, output: Tensor, y: Tensor) -> Score:
-        error = output.squeeze(-1) - y
-        return Score(
-            correct=(error.abs() <= self.tolerance).sum().reshape(1),
-            total=torch.tensor([len(y)]),
-            loss=float((error.double().square() / 2).sum()),
-        )

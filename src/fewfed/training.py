@@ -5,9 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fewfed.optim import Optimizer
 from fewfed.plan import BatchRule, Sampling
 from fewfed.settings import Stated, setting
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Plain or momentum SGD, Adam, AdamW, with an optional bound on the gradient norm of the whole model."""
+
+    optimizer: Literal["sgd", "adam", "adamw"] = setting("adam", "local optimiser")
+    momentum: float = setting(0.0, "SGD momentum", ge=0, lt=1)
+    beta1: float = setting(0.9, "Adam's first moment", ge=0, lt=1)
+    beta2: float = setting(0.999, "Adam's second moment", ge=0, lt=1)
+    eps: float = setting(1e-8, "Adam's epsilon", gt=0)
+    weight_decay: float = setting(0.0, "L2 penalty (decoupled for adamw)", ge=0)
+    clip: float = setting(0.0, "largest gradient norm over all parameters; 0 = no bound", ge=0)
+    reset: Literal["round", "step"] = setting("round", "forget moments each round, or each step (released FLea code)")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewfed.torch_private import foreach_add, foreach_copy_, foreach_mul, foreach_sub, is_transformed
+
 Tree = dict[str, Any]
 """A nested `dict[str, Tensor | Tree]`. Mypy cannot index a recursive union usefully, hence `Any`."""
 
@@ -55,16 +57,16 @@ def map(function: Callable[..., Tensor], tree: Mapping[str, Any], *others: Mappi
 
 
 def add(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tree:
-    return _at_once(torch._foreach_add, a, b) if _launches(a) and _launches(b) else map(torch.add, a, b)
+    return _at_once(foreach_add, a, b) if _launches(a) and _launches(b) else map(torch.add, a, b)
 
 
 def sub(a: Mapping[str, Any], b: Mapping[str, Any]) -> Tree:
-    return _at_once(torch._foreach_sub, a, b) if _launches(a) and _launches(b) else map(torch.sub, a, b)
+    return _at_once(foreach_sub, a, b) if _launches(a) and _launches(b) else map(torch.sub, a, b)
 
 
 def scale(a: Mapping[str, Any], factor: float | Tensor) -> Tree:
     if _launches(a):
-        return _like(a, torch._foreach_mul([leaf for _, leaf in leaves(a)], factor))
+        return _like(a, foreach_mul([leaf for _, leaf in leaves(a)], factor))
     return map(lambda value: value * factor, a)
 
 
@@ -77,7 +79,7 @@ def clone(a: Mapping[str, Any]) -> Tree:
     if not _launches(a):
         return map(lambda value: value.detach().clone(), a)
     copy = map(lambda value: torch.empty_like(value.detach()), a)
-    torch._foreach_copy_([leaf for _, leaf in leaves(copy)], [leaf.detach() for _, leaf in leaves(a)])
+    foreach_copy_([leaf for _, leaf in leaves(copy)], [leaf.detach() for _, leaf in leaves(a)])
     return copy
 
 
@@ -124,7 +126,7 @@ def unstack(tree: Mapping[str, Any], count: int) -> list[Tree]:
 
 def nbytes(tree: Mapping[str, Any]) -> int:
     """Bytes of all leaves as they would travel."""
-    return sum(value.numel() * value.element_size() for _, value in leaves(tree))
+    return sum(value.nbytes if isinstance(value, Tensor) else nbytes(value) for value in tree.values())
 
 
 def _flat(a: Mapping[str, Any]) -> Tensor:
@@ -135,7 +137,7 @@ def _launches(a: Mapping[str, Any]) -> bool:
     """Whether leaves live on an accelerator, where one call for all of them saves a launch each, and outside of
     function transforms, which know no such calls."""
     first = next(leaves(a), None)
-    return first is not None and first[1].is_cuda and not torch._C._functorch.is_functorch_wrapped_tensor(first[1])
+    return first is not None and first[1].is_cuda and not is_transformed(first[1])
 
 
 def _at_once(function: Callable[..., Any], a: Mapping[str, Any], b: Mapping[str, Any]) -> Tree:

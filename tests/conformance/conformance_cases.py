@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,20 +13,24 @@ import torch
 from engine.exact import differences, without_seconds
 from fewfed import tree
 from fewfed.data.federation import Federation, GeneratedFederation
+from fewfed.engine.client_store import ClientStore
 from fewfed.engine.evaluation import Evaluate
-from fewfed.engine.job import Done, Executor, Job, Member, Outcome
+from fewfed.engine.executor import Briefing, Executor, Invited
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.holdings import Holdings
+from fewfed.engine.homes import SimulatedHomes
+from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView, run_rounds
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
+from fewfed.engine.outcomes import Done, Outcome
+from fewfed.engine.packet import Packet, decode, encode
 from fewfed.errors import ConfigError
 from fewfed.method import Method
 from fewfed.methods.registry import choose, presets_of, registered, wrapped_field
-from fewfed.phase import Clock, Phase
 from fewfed.plan import Plan
-from fewfed.task import Classification
+from fewfed.tasks.classification import Classification
 from fewfed.training import Training
 from fewfed.tree import Tree
-from support import digits_federation, digits_network
+from support import digits_federation, digits_network, states
 
 SIZES = (14, 9, 20, 6, 12, 17, 8, 11)
 ROUNDS = 3
@@ -45,6 +50,12 @@ def every_spec() -> list[str]:
         if wrapped_field(cls) and _fits(f"{name}(fedprox)"):
             found.append(f"{name}(fedprox)")
     return found
+
+
+def every_method() -> list[str]:
+    """The same without presets that only change numbers."""
+    numbers = {f"{name}:{preset}" for name, cls in registered().items() for preset in cls.presets}
+    return [spec for spec in every_spec() if spec not in numbers]
 
 
 def _fits(spec: str) -> bool:
@@ -101,9 +112,8 @@ class Moments:
     metrics: list[dict[str, Any]] = field(default_factory=list)
 
     def after_round(self, view: RoundView) -> None:
-        clients = range(len(view.job.federation))
-        states = {k: tree.clone(state) for k in clients if (state := view.store.get(k)) is not None}
-        self.after.append(Moment(tree.clone(view.server), states))
+        found = states(view.executor, len(view.job.federation))
+        self.after.append(Moment(tree.clone(view.server), found))
         self.metrics.append(without_seconds(view.metrics))
 
 
@@ -129,7 +139,8 @@ def play(
     *,
     rounds: int = ROUNDS,
     cohort: int = COHORT,
-    store: ClientStore | None = None,
+    homes: SimulatedHomes | None = None,
+    holdings: Holdings | None = None,
     server: Tree | None = None,
     start: int = 0,
     stop: int | None = None,
@@ -141,11 +152,11 @@ def play(
     with contextlib.suppress(_InterruptedRun):
         run_rounds(
             job,
-            executor or Sequential(job),
+            executor or Sequential(job, homes),
             observers,
             rounds=rounds,
             cohort=cohort,
-            store=ClientStore() if store is None else store,
+            holdings=holdings,
             server=server,
             start=start,
         )
@@ -165,11 +176,11 @@ class _Interruption:
             raise _InterruptedRun
 
 
-def states_in(moment: Moment) -> ClientStore:
+def homes_with(job: Job, moment: Moment) -> SimulatedHomes:
     store = ClientStore()
     for client, state in moment.states.items():
         store.put(client, state)
-    return store
+    return SimulatedHomes(job, store)
 
 
 class Guarded(Sequential):
@@ -178,29 +189,37 @@ class Guarded(Sequential):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self.changed_inputs: list[str] = []
-        self.wrong_uploads: list[str] = []
-        self.undeclared_states: list[str] = []
+        self.odd_packets: list[str] = []
+        self.guessed_shapes: list[str] = []
 
-    def run(self, phase: Phase, clock: Clock, shared: Tree, members: Iterable[Member]) -> Iterator[Outcome]:
-        for member in members:
-            given: Tree = {"shared": shared, "personal": member.personal, "state": member.state}
+    def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
+        if briefing.schema.leaves is None:
+            self.guessed_shapes.append(briefing.phase.name)
+        for invited in members:
+            given: Tree = {
+                "shared": briefing.shared,
+                "personal": invited.personal,
+                "state": self.homes.state(invited.client),
+            }
             before = tree.clone(given)
-            (outcome,) = super().run(phase, clock, shared, [member])
-            where = f"round {clock.round + 1}, phase '{phase.name}', client {member.client}"
+            (outcome,) = super().run(briefing, [invited])
+            where = f"round {briefing.clock.round + 1}, phase '{briefing.phase.name}', client {invited.client}"
             self.changed_inputs += [f"{where}: {text}" for text in differences(before, given)]
             asked = [path for path, leaf in tree.leaves(given) if leaf.requires_grad]
             self.changed_inputs += [f"{where}: {path} was made trainable" for path in asked]
             if isinstance(outcome, Done):
-                self._look_at(outcome, phase, where)
+                self._look_at(outcome.packet, where)
             yield outcome
 
-    def _look_at(self, outcome: Done, phase: Phase, where: str) -> None:
-        if set(outcome.upload) != set(phase.uploads):
-            self.wrong_uploads.append(f"{where}: declared {sorted(phase.uploads)}, sent {sorted(outcome.upload)}")
-        loose = [path for path, leaf in tree.leaves(outcome.upload) if leaf.requires_grad]
-        self.wrong_uploads += [f"{where}: {path} still has a gradient history" for path in loose]
-        if outcome.state and not phase.keeps_state:
-            self.undeclared_states.append(f"{where}: kept {sorted(outcome.state)}")
+    def _look_at(self, packet: Packet, where: str) -> None:
+        loose = [path for path, leaf in tree.leaves(packet.arrays) if leaf.requires_grad]
+        self.odd_packets += [f"{where}: {path} still has a gradient history" for path in loose]
+        again = decode(encode(packet))
+        self.odd_packets += [
+            f"{where}: {text} after it was written" for text in differences(again.arrays, packet.arrays)
+        ]
+        if dataclasses.replace(again, arrays={}) != dataclasses.replace(packet, arrays={}):
+            self.odd_packets.append(f"{where}: {again} is not {packet}")
 
 
 @dataclass(frozen=True)

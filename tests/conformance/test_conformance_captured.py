@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fewfed import tree
-from fewfed.engine.device.executor import Device
-from fewfed.engine.device.lane import Lane
-from fewfed.engine.device.options import DeviceOptions
+from fewfed.engine.events import Event
+from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.lane import Lane
+from fewfed.engine.executors.cuda.options import Options
 from fewfed.engine.job import Job
 from fewfed.method import Batch, Context
 from fewfed.methods.fedavg import FedAvg
@@ -67,28 +68,28 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lane, "_step", watching)
 
 
-def events(job: Job, plan: str) -> list[str]:
-    device = Device(job, DeviceOptions(device="cpu", plan=plan, width=4))  # type: ignore[arg-type]
+def events(job: Job, mode: str) -> list[str]:
+    device = Device(job, options=Options(device="cpu", mode=mode, stack=4, streams=1))  # type: ignore[arg-type]
     played = play(job, device, rounds=2, evaluate_every=9)
     assert all(metrics["failed"] == [] for metrics in played.metrics)
     assert all(bool(torch.isfinite(leaf).all()) for _, leaf in tree.leaves(played.last.server))
-    return [event for metrics in played.metrics for event in metrics["events"]]
+    return [str(Event.from_json(event)) for metrics in played.metrics for event in metrics["events"]]
 
 
 @pytest.mark.usefixtures("watched")
-@pytest.mark.parametrize("plan", ["graphs", "stacked"])
-def test_a_step_can_be_replayed_or_the_reason_is_known(reference: Reference, plan: str) -> None:
-    said = events(reference.played.job, plan)
+@pytest.mark.parametrize("mode", ["graphs", "stacked"])
+def test_a_step_can_be_replayed_or_the_reason_is_known(reference: Reference, mode: str) -> None:
+    said = events(reference.played.job, mode)
     reason = STEP_BY_STEP.get(reference.spec)
     if reason is None:
         assert said == []
     else:
         assert said
-        assert all("runs step by step on the device" in event and reason in event for event in said)
+        assert all("runs without recorded steps" in event and reason in event for event in said)
 
 
 @pytest.mark.usefixtures("watched")
-@pytest.mark.parametrize("plan", ["graphs", "stacked"])
-def test_a_step_that_looks_at_values_would_be_noticed(plan: str) -> None:
-    (said,) = events(job_of(Looking(), training_for("fedavg")), plan)
-    assert said.startswith("phase 'train' runs step by step on the device: ")
+@pytest.mark.parametrize("mode", ["graphs", "stacked"])
+def test_a_step_that_looks_at_values_would_be_noticed(mode: str) -> None:
+    (said,) = events(job_of(Looking(), training_for("fedavg")), mode)
+    assert said.startswith("phase 'train' runs without recorded steps: ")

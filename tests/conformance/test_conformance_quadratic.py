@@ -17,17 +17,16 @@ from conformance_cases import every_spec
 from torch import Tensor, nn
 
 from fewfed.data.examples import Examples
+from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView, run_rounds
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
 from fewfed.errors import ConfigError
 from fewfed.method import Method
 from fewfed.methods.registry import choose
 from fewfed.network import Network
 from fewfed.phase import Clock
 from fewfed.plan import Plan
-from fewfed.task import Regression
+from fewfed.tasks.regression import Regression
 from fewfed.training import Training
 
 CURVATURES = (0.5, 2.0)
@@ -54,6 +53,9 @@ class Quadratics:
 
     classes = 0
     shape = (1,)
+    most_rows = None
+    test_groups: Mapping[str, Tensor] = {}
+    client_groups: Sequence[str] = ()
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = sizes
@@ -123,7 +125,7 @@ class Path:
 def path(job: Job, goal: float, tolerance: float = TOLERANCE, rounds: int = ROUNDS) -> Path:
     walked = Path(goal, tolerance)
     with contextlib.suppress(_Settled):
-        run_rounds(job, Sequential(job), [walked], rounds=rounds, cohort=2, store=ClientStore())
+        run_rounds(job, Sequential(job), [walked], rounds=rounds, cohort=2)
     return walked
 
 

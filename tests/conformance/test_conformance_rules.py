@@ -14,8 +14,19 @@ import fewfed
 from fewfed.methods.registry import registered
 
 SOURCE = Path(fewfed.__file__).parent
-METHOD_FILES = sorted(file for file in (SOURCE / "methods").glob("*.py") if file.name != "registry.py")
-ENGINE_FILES = sorted((SOURCE / "engine").glob("*.py"))
+WORDS = frozenset({"local", "single"})
+"""Methods whose names are also words that people who know no method use: of local rows, say."""
+
+
+def files(*rooms: str) -> list[Path]:
+    """The source files of some rooms and of the rooms inside them."""
+    found = sorted(file for room in rooms for file in (SOURCE / room).rglob("*.py"))
+    assert {file.relative_to(SOURCE).parts[0] for file in found} == set(rooms)
+    return found
+
+
+def place(file: Path) -> str:
+    return str(file.relative_to(SOURCE).with_suffix(""))
 
 
 def parsed(file: Path) -> ast.Module:
@@ -57,7 +68,12 @@ def lines(file: Path) -> int:
     return len(file.read_text(encoding="utf-8").splitlines())
 
 
-@pytest.mark.parametrize("file", METHOD_FILES, ids=lambda file: file.stem)
+def method_names() -> set[str]:
+    """Every method as a user writes it and as the code does."""
+    return set(registered()) | {cls.__name__ for cls in registered().values()}
+
+
+@pytest.mark.parametrize("file", [file for file in files("methods") if file.name != "registry.py"], ids=place)
 def test_a_method_neither_trains_nor_moves_data_nor_touches_files(file: Path) -> None:
     calls = list(called(parsed(file)))
     assert [name for name in calls if name.split(".")[-1] in ("backward", "cuda", "open")] == []
@@ -72,12 +88,25 @@ def test_the_shortest_method_and_the_papers_own_stay_short() -> None:
     assert lines(SOURCE / "methods" / "flea.py") < 100
 
 
-@pytest.mark.parametrize("file", ENGINE_FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", files("engine"), ids=place)
 def test_no_engine_file_names_a_method(file: Path) -> None:
     module = parsed(file)
     assert [name for name in imported(module) if name.startswith("fewfed.methods")] == []
-    names = {name for name, cls in registered().items()} | {cls.__name__ for cls in registered().values()}
-    assert names & set(spoken(module)) == set()
+    assert method_names() & set(spoken(module)) == set()
+
+
+@pytest.mark.parametrize("file", files("diagnostics", "runs"), ids=place)
+def test_what_runs_and_examines_methods_knows_them_by_the_registry_alone(file: Path) -> None:
+    module = parsed(file)
+    loaded = [name for name in imported(module) if name.startswith("fewfed.methods")]
+    assert [name for name in loaded if not name.startswith("fewfed.methods.registry.")] == []
+    assert (method_names() - WORDS) & set(spoken(module)) == set()
+
+
+def test_the_rules_reach_files_in_rooms_inside_rooms() -> None:
+    engine, methods = ({place(file) for file in files(room)} for room in ("engine", "methods"))
+    assert {"engine/loop", "engine/executors/cuda/lane", "engine/executors/workers/pool"} <= engine
+    assert {"methods/fedavg", "methods/parts/augmentation"} <= methods
 
 
 def test_importing_the_package_loads_torch_and_numpy_only() -> None:

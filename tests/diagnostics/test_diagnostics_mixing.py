@@ -7,19 +7,30 @@ from typing import Any
 import pytest
 import torch
 
-from fewfed.diagnostics.mixing import MixingWatch, mixing_of
-from fewfed.diagnostics.replay import Turn
+from fewfed.diagnostics.mixing import Mixing, MixingWatch, mixing_of, shared_labels
+from fewfed.diagnostics.replay import Repeated
 from fewfed.errors import ConfigError
 from fewfed.method import Batch
+from fewfed.methods.registry import choose
+from fewfed.phase import Clock
+from fewfed.tree import Tree
 from support import job_of, run
+
+
+def mixed_by(spec: str, client: int, received: Tree, batch: Batch, counts: list[int]) -> Mixing:
+    """What a method mixes in its second round; the labels are found by their role in what it broadcast."""
+    method = choose(spec).method
+    labels = shared_labels(method, Clock(1, 5, 1), received)
+    assert labels is not None
+    return mixing_of(method, Repeated(client, received, {}, (batch,)), labels, 2, torch.tensor(counts))
 
 
 def test_mass_of_the_specification(flea_values: dict[str, Any]) -> None:
     case = flea_values["mixup"]
     draw = {"row": torch.tensor([0, 1]), "lam": torch.tensor(case["lambda"], dtype=torch.float64)}
     batch = Batch(torch.zeros(2, 1), torch.tensor(case["y_local"]), draw)
-    turn = Turn(4, {"labels": torch.tensor(case["y_buffer"])}, {}, (batch,))
-    found = mixing_of(turn, 2, torch.tensor([3, 0, 1]))
+    found = mixed_by("flea", 4, {"labels": torch.tensor(case["y_buffer"])}, batch, [3, 0, 1])
+    assert (found.round, found.client) == (2, 4)
     assert found.mixed == pytest.approx(torch.tensor(case["y_mixed"]).mean(0).tolist())
     assert found.buffer == [0.0, 0.5, 0.5]
     assert found.local == [0.75, 0.0, 0.25]
@@ -29,8 +40,7 @@ def test_mass_of_the_specification(flea_values: dict[str, Any]) -> None:
 def test_soft_labels_of_averages_count_as_they_are() -> None:
     labels = torch.tensor([[0.5, 0.5], [0.0, 1.0]])
     draw = {"row": torch.tensor([0, 1]), "lam": torch.tensor([0.5])}
-    turn = Turn(0, {"mean_y": labels}, {}, (Batch(torch.zeros(2, 1), torch.tensor([0, 0]), draw),))
-    found = mixing_of(turn, 1, torch.tensor([2, 0]))
+    found = mixed_by("fedmix", 0, {"mean_y": labels}, Batch(torch.zeros(2, 1), torch.tensor([0, 0]), draw), [2, 0])
     assert found.mixed == pytest.approx([0.625, 0.375])
     assert found.buffer == pytest.approx([0.25, 0.75])
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -17,25 +18,30 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
-from fewfed.engine import trial
 from fewfed.engine.choices import Answer, Choices
-from fewfed.engine.job import Done, Job, Member
+from fewfed.engine.executor import Invited
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.executors.workers import trial
+from fewfed.engine.executors.workers.executor import Workers
+from fewfed.engine.executors.workers.messages import packed, unpacked
+from fewfed.engine.executors.workers.options import Options
+from fewfed.engine.executors.workers.stacking import bundles
+from fewfed.engine.executors.workers.trial import Way
+from fewfed.engine.homes import SimulatedHomes
+from fewfed.engine.job import Job
 from fewfed.engine.loop import run_rounds
-from fewfed.engine.messages import packed, unpacked
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.stacking import bundles
-from fewfed.engine.store import ClientStore
-from fewfed.engine.trial import Way
-from fewfed.engine.workers import Workers
+from fewfed.engine.outcomes import Done, Outcome
+from fewfed.engine.packet import Packet
+from fewfed.engine.turn import Member
 from fewfed.errors import ConfigError
-from fewfed.executors import Surroundings, executor_for, refuse_unused
-from fewfed.experiment import Experiment
 from fewfed.method import Batch, Context, Method, Report
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.registry import choose
 from fewfed.phase import Clock
+from fewfed.runs.executors import Surroundings, executor_for, refuse_unused
+from fewfed.runs.experiment import resolve
 from fewfed.tree import Tree
-from support import EXACT, Recorder, digits_federation, gap, in_double, job_of, run
+from support import EXACT, Recorder, briefing_of, digits_federation, gap, in_double, job_of, run, states
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -45,7 +51,7 @@ SGD = {"optimizer": "sgd", "lr": 0.02, "epochs": 2, "batch": 8}
 
 @contextmanager
 def workers(job: Job, stack: int, processes: int = 2, choices: Choices | None = None) -> Iterator[Workers]:
-    executor = Workers(job, processes, stack, choices=choices)
+    executor = Workers(job, options=Options(processes, stack, layout="plain"), choices=choices)
     try:
         yield executor
     finally:
@@ -59,6 +65,11 @@ def even_job(method: str | Method, clients: int = 16) -> Job:
 def stacked(job: Job, stack: int = 4, rounds: int = 2, choices: Choices | None = None) -> Recorder:
     with workers(job, stack, choices=choices) as executor:
         return run(job, rounds=rounds, cohort=len(job.federation), executor=executor)
+
+
+def packets(outcomes: Iterable[Outcome]) -> list[Packet]:
+    """Of clients that were accepted, as they come."""
+    return [outcome.packet for outcome in outcomes if isinstance(outcome, Done)]
 
 
 def alone(job: Job, rounds: int = 2) -> Recorder:
@@ -115,16 +126,14 @@ def raises(error: Exception, *clients: int) -> Callable[[Context], None]:
 def test_bundles_agree_with_the_reference_for_uneven_clients(name: str) -> None:
     chosen = choose(name)
     job = in_double(job_of(chosen.method, digits_federation(10, UNEVEN), training={**chosen.training, **SGD}))
-    expected, states = Recorder(), ClientStore()
-    run_rounds(job, Sequential(job), [expected], rounds=3, cohort=8, store=states)
-    found, kept = Recorder(), ClientStore()
+    reference = Sequential(job)
+    expected = run(job, rounds=3, cohort=8, executor=reference)
     with workers(job, stack=4) as executor:
-        run_rounds(job, executor, [found], rounds=3, cohort=8, store=kept)
+        found = run(job, rounds=3, cohort=8, executor=executor)
+        kept, left = states(executor, 10), states(reference, 10)
     assert gap(found.views[-1].server, expected.views[-1].server) < EXACT
-    for client in range(10):
-        ours, theirs = kept.get(client), states.get(client)
-        assert (ours is None) == (theirs is None)
-        assert not ours or gap(ours, theirs or {}) < EXACT
+    assert kept.keys() == left.keys()
+    assert all(gap(kept[client], left[client]) < EXACT for client in left)
     for ours, theirs in zip(found.metrics, expected.metrics, strict=True):
         assert ours["failed"] == theirs["failed"] == []
         assert (ours["bytes"], ours["steps"]) == (theirs["bytes"], theirs["steps"])
@@ -148,9 +157,7 @@ def test_stacked_runs_repeat_bit_for_bit_also_when_they_are_taken_up_again(name:
         recorder = Recorder()
         with workers(job, stack=4) as executor:
             # The clock counts to the end of the run in both parts, so a part is cut out of the whole.
-            parts = run_rounds(
-                job, executor, [recorder], rounds=rounds, cohort=8, store=ClientStore(), server=parts, start=start
-            )
+            parts = run_rounds(job, executor, [recorder], rounds=rounds, cohort=8, server=parts, start=start)
     assert parts is not None
     assert not differences(parts, whole)
 
@@ -178,17 +185,15 @@ def test_a_phase_of_everybody_is_taken_in_parts(stack: int, size: int, monkeypat
     job = job_of("fedavg", GeneratedFederation(10**6, make, make(0), classes=10), training=SGD)
     asked = 0
 
-    def everybody() -> Iterator[Member]:
+    def everybody() -> Iterator[Invited]:
         nonlocal asked
         for client in range(len(job.federation)):
             asked += 1
-            yield Member(client)
+            yield Invited(client, {})
 
-    clock = Clock(0, 1, 1)
-    (phase,) = job.method.phases(clock)
     with workers(job, stack) as executor:
-        outcomes = executor.run(phase, clock, {"model": job.net.model()}, everybody())
-        assert [next(outcomes).client for _ in range(6)] == list(range(6))
+        outcomes = executor.run(briefing_of(job, Clock(0, 1, 1)), everybody())
+        assert [packet.sender for packet in packets(islice(outcomes, 6))] == list(range(6))
         assert asked <= most
 
 
@@ -235,7 +240,7 @@ def test_what_cannot_be_stacked_runs_one_by_one_and_says_so_once() -> None:
     job = even_job(ReadsTheClient())
     found = stacked(job)
     (event,) = found.events
-    assert "phase 'train' runs clients that cannot be stacked one by one" in event
+    assert event.startswith("phase 'train' runs without stacks: ")
     assert "ctx.client" in event
     assert "device" not in event
     assert not differences(found.server, alone(job).server)
@@ -255,7 +260,7 @@ def test_timing_chooses_once_and_says_what_it_saw(any_run: pytest.MonkeyPatch, m
     job = even_job("fedavg")
     found, expected = stacked(job, stack=0), alone(job)
     (event,) = found.events
-    assert event.startswith(f"phase 'train': clients {way}, timed on 8: one by one ")
+    assert event.startswith(f"clients of phase 'train': {way}, timed on 8: one by one ")
     assert "ms a client step" in event
     assert gap(found.server, expected.server) < EXACT
     assert bool(differences(found.server, expected.server)) == (way == "side by side")
@@ -284,7 +289,7 @@ def test_a_method_that_cannot_be_stacked_stays_one_by_one(any_run: pytest.Monkey
     job = even_job(ReadsTheClient())
     found = stacked(job, stack=0)
     (event,) = found.events
-    assert event.startswith("phase 'train': clients one by one, since ")
+    assert event.startswith("clients of phase 'train': one by one, since phase 'train' runs without stacks: ")
     assert "ctx.client" in event
     assert not differences(found.server, alone(job).server)
 
@@ -292,7 +297,7 @@ def test_a_method_that_cannot_be_stacked_stays_one_by_one(any_run: pytest.Monkey
 def test_a_trial_that_takes_its_worker_down_is_no_choice_for_stacks(any_run: pytest.MonkeyPatch) -> None:
     job = even_job(Disturbed(happens=kills(5)))
     found = stacked(job, stack=0, rounds=1)
-    assert any("clients one by one, since the trial failed" in event for event in found.events)
+    assert any("clients of phase 'train': one by one, since the trial failed" in event for event in found.events)
     assert [failure["client"] for failure in found.metrics[0]["failed"]] == [5]
 
 
@@ -300,7 +305,9 @@ def test_clients_that_fail_first_do_not_decide(any_run: pytest.MonkeyPatch) -> N
     any_run.setattr(trial, "MARGIN", 1e9)
     job = even_job(Disturbed(ends=raises(RuntimeError("unplugged"), 0, 1)))
     found = stacked(job, stack=0, rounds=1)
-    assert "side by side" in found.events[0]
+    unknown, event = found.events  # The blank client is number 0 as well.
+    assert unknown.startswith("phase 'train': what its uploads look like is taken from the first one (RuntimeError")
+    assert "side by side" in event
     assert [failure["client"] for failure in found.metrics[0]["failed"]] == [0, 1]
 
 
@@ -310,7 +317,7 @@ def test_phases_choose_for_themselves_and_those_without_training_do_not(any_run:
     trained = [phase.name for phase in job.method.phases(Clock(0, 2, 2)) if phase.epochs]
     assert len(trained) > 1
     found = stacked(job, stack=0)
-    assert [event.startswith(f"phase '{name}': clients ") for event, name in zip(found.events, trained, strict=True)]
+    assert [event.split("'")[:2] for event in found.events] == [["clients of phase ", name] for name in trained]
     assert gap(found.server, alone(job).server) < EXACT
 
 
@@ -321,7 +328,7 @@ def test_a_choice_that_was_made_before_is_kept(any_run: pytest.MonkeyPatch) -> N
         choices = chosen(way)
         found = stacked(job, stack=0, choices=choices)
         assert not found.events
-        assert bool(differences(found.server, alone(job).server)) == (way is not Way.ALONE)
+        assert bool(differences(found.server, alone(job).server)) == (way is not Way.ONE_BY_ONE)
         assert [answer.value for answer in choices.known().values()] == [way]
 
 
@@ -349,14 +356,15 @@ def test_an_experiment_says_how_many_and_its_past_says_what_was_chosen(any_run: 
     any_run.setattr(trial, "MARGIN", 1e9)
     job = even_job("fedavg")
     for settings, before, around, exact in (
-        (Experiment(executor="workers", processes=2), Choices(), Surroundings(), False),
-        (Experiment(executor="workers", processes=2), chosen(Way.ALONE), Surroundings(), True),
-        (Experiment(executor="workers", processes=2, cpu_stack=1), Choices(), Surroundings(), True),
-        (Experiment(executor="workers", processes=2, cpu_stack=4), chosen(Way.ALONE), Surroundings(), False),
-        (Experiment(executor="workers", processes=2, exact=True), Choices(), Surroundings(), True),
-        (Experiment(executor="workers", processes=2), Choices(), Surroundings(compared=True), True),
+        ({}, Choices(), Surroundings(), False),
+        ({}, chosen(Way.ONE_BY_ONE), Surroundings(), True),
+        ({"workers.stack": 1}, Choices(), Surroundings(), True),
+        ({"workers.stack": 4}, chosen(Way.ONE_BY_ONE), Surroundings(), False),
+        ({"exact": True}, Choices(), Surroundings(), True),
+        ({}, Choices(), Surroundings(is_compared=True), True),
     ):
-        executor = executor_for(settings, job, 16, around, before)
+        resolved = resolve("fedavg", {"executor": "workers", "workers.processes": 2, **settings})
+        executor = executor_for(resolved, job, SimulatedHomes(job), 16, around, before)
         try:
             found = run(job, cohort=16, executor=executor)
         finally:
@@ -366,8 +374,9 @@ def test_an_experiment_says_how_many_and_its_past_says_what_was_chosen(any_run: 
 
 @pytest.mark.parametrize("executor", ["sequential", "cuda"])
 def test_stacks_of_the_workers_are_refused_elsewhere(executor: str) -> None:
-    with pytest.raises(ConfigError, match="cpu_stack = 8 needs executor 'workers'"):
-        refuse_unused(Experiment(executor=executor, cpu_stack=8))  # type: ignore[arg-type]
+    resolved = resolve("fedavg", {"executor": executor, "workers.stack": 8})
+    with pytest.raises(ConfigError, match=f"workers.stack = 8 needs executor 'workers', not '{executor}'"):
+        refuse_unused(resolved, cohort=4)
 
 
 def test_packed_trees_come_back_whole() -> None:
@@ -385,11 +394,10 @@ def test_packed_trees_come_back_whole() -> None:
 
 def test_outcomes_of_a_bundle_come_in_the_order_of_the_members() -> None:
     job = job_of("fedavg", digits_federation(10, UNEVEN), training=SGD)
-    clock = Clock(0, 1, 2)
-    (phase,) = job.method.phases(clock)
-    shared = {"model": job.net.model()}
-    members = [Member(k) for k in (7, 2, 9, 0, 4, 1)]
+    briefing = briefing_of(job, Clock(0, 1, 2))
+    members = [Invited(k, {}) for k in (7, 2, 9, 0, 4, 1)]
     with workers(job, stack=3) as executor:
-        found = [one for one in executor.run(phase, clock, shared, members) if isinstance(one, Done)]
-    expected = [one for one in Sequential(job).run(phase, clock, shared, members) if isinstance(one, Done)]
-    assert [(one.client, one.steps) for one in found] == [(one.client, one.steps) for one in expected]
+        found = [(packet.sender, packet.steps) for packet in packets(executor.run(briefing, members))]
+    expected = [(packet.sender, packet.steps) for packet in packets(Sequential(job).run(briefing, members))]
+    assert [client for client, _ in expected] == [member.client for member in members]
+    assert found == expected

@@ -11,7 +11,7 @@ from exact import differences
 from processes import open_files
 
 from fewfed import tree
-from fewfed.engine.channel import Channel, Closed
+from fewfed.engine.executors.workers.channel import Channel, Closed
 from fewfed.tree import Tree
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

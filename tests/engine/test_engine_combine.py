@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from collections.abc import Sequence
+from random import Random
 
 import numpy as np
 import pytest
 import torch
 from exact import differences
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fewfed.engine.combine import Combiner
-from fewfed.method import Combined
-from fewfed.phase import Combine, Phase
+from fewfed import tree
+from fewfed.engine.combine import SHARDS, Combiner, shard_of
+from fewfed.engine.packet import BadPacket, Packet
+from fewfed.engine.schema import Schema, is_sound
+from fewfed.method import Combined, Method
+from fewfed.phase import Combine, Phase, Role, Upload
 from fewfed.tree import Tree
 
 Sent = tuple[int, Tree, float]
 
 
-def combined(how: Combine, *sent: Sent) -> Combined:
-    combiner = Combiner(Phase("train", 1, {"value": how}))
-    for client, upload, weight in sent:
-        combiner.add(client, upload, weight)
+def phase_of(relayed: tuple[str, ...] = (), **uploads: Combine) -> Phase:
+    declared = {name: Upload(how, Role.STATISTICS) for name, how in uploads.items()}
+    return Phase("train", Method(), 1, declared, relayed=frozenset(relayed))
+
+
+def packet(client: int, upload: Tree, weight: float = 1.0) -> Packet:
+    return Packet(0, "train", client, weight, upload)
+
+
+def combined(how: Combine, *sent: Sent, clients: int = 100) -> Combined:
+    combiner = Combiner(phase_of(value=how), clients)
+    for one in sent:
+        combiner.add(packet(*one))
     return combiner.finish()
 
 
@@ -104,11 +121,10 @@ def test_sum_adds_integers() -> None:
 
 
 def test_concat_puts_rows_after_one_another_and_counts_them() -> None:
-    phase = Phase("share", 0, {"features": Combine.CONCAT, "labels": Combine.CONCAT})
-    combiner = Combiner(phase)
-    combiner.add(2, {"features": torch.zeros(2, 3), "labels": torch.tensor([1, 1])}, 5.0)
-    combiner.add(4, {"features": torch.zeros(0, 3), "labels": torch.empty(0, dtype=torch.int64)}, 5.0)
-    combiner.add(9, {"features": torch.ones(1, 3), "labels": torch.tensor([7])}, 5.0)
+    combiner = Combiner(phase_of(features=Combine.CONCAT, labels=Combine.CONCAT), 10)
+    combiner.add(packet(2, {"features": torch.zeros(2, 3), "labels": torch.tensor([1, 1])}))
+    combiner.add(packet(4, {"features": torch.zeros(0, 3), "labels": torch.empty(0, dtype=torch.int64)}))
+    combiner.add(packet(9, {"features": torch.ones(1, 3), "labels": torch.tensor([7])}))
     values = combiner.finish().values
     assert values["features"].tolist() == [[0.0] * 3, [0.0] * 3, [1.0] * 3]
     assert values["labels"].tolist() == [1, 1, 7]
@@ -135,28 +151,204 @@ def test_keep_holds_one_entry_a_client_under_its_number() -> None:
 def test_uploads_may_be_overwritten_once_they_are_added(how: Combine) -> None:
     """Executors hand over views of memory that the next client writes into."""
     area = torch.tensor([1.0, 2.0])
-    combiner = Combiner(Phase("train", 1, {"value": how}))
-    combiner.add(0, {"value": {"w": area}}, 1.0)
+    combiner = Combiner(phase_of(value=how), 10)
+    combiner.add(packet(0, {"value": {"w": area}}))
     area.fill_(99.0)
     value = combiner.finish().values["value"]
     assert (value["0"] if how is Combine.KEEP else value)["w"].tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("upload", [{}, {"value": torch.ones(1), "more": torch.ones(1)}, {"other": torch.ones(1)}])
-def test_an_undeclared_or_missing_upload_is_an_error_that_names_both_sides(upload: Tree) -> None:
-    combiner = Combiner(Phase("train", 1, {"value": Combine.MEAN}))
-    with pytest.raises(ValueError, match=r"phase 'train' declares the uploads \['value'\], client 6 sent") as error:
-        combiner.add(6, upload, 1.0)
-    assert str(sorted(upload)) in str(error.value)
+@pytest.mark.parametrize(
+    ("upload", "wrong"),
+    [
+        ({}, "upload 'value' is missing"),
+        ({"value": torch.ones(1), "more": torch.ones(1)}, "upload 'more' is not declared"),
+        ({"other": torch.ones(1)}, "upload 'other' is not declared"),
+    ],
+)
+def test_an_undeclared_or_missing_upload_is_refused_before_it_is_combined(upload: Tree, wrong: str) -> None:
+    schema = Schema(0, phase_of(value=Combine.MEAN), classes=10, most_rows=12, leaves=None)
+    with pytest.raises(BadPacket, match=f"its {wrong}: expected value"):
+        schema.check(packet(6, upload), sender=6)
+    schema.check(packet(6, {"value": torch.ones(1)}), sender=6)
 
 
 def test_nobody_sending_combines_to_nothing() -> None:
-    result = Combiner(Phase("train", 1)).finish()
+    result = Combiner(phase_of(value=Combine.MEAN), 10).finish()
     assert result == Combined({}, (), ())
 
 
 def test_bytes_are_those_of_every_upload_as_it_travels() -> None:
-    combiner = Combiner(Phase("train", 1, {"value": Combine.KEEP}))
-    combiner.add(0, {"value": {"w": torch.zeros(5), "b": torch.zeros(3, dtype=torch.float64)}}, 1.0)
-    combiner.add(1, {"value": {"w": torch.zeros(5), "b": torch.zeros(2, dtype=torch.uint8)}}, 1.0)
+    combiner = Combiner(phase_of(value=Combine.KEEP), 10)
+    combiner.add(packet(0, {"value": {"w": torch.zeros(5), "b": torch.zeros(3, dtype=torch.float64)}}))
+    combiner.add(packet(1, {"value": {"w": torch.zeros(5), "b": torch.zeros(2, dtype=torch.uint8)}}))
     assert combiner.bytes == (20 + 24) + (20 + 2)
+    assert combiner.relayed == 0
+
+
+KINDS = {how.value: how for how in Combine}
+"""One upload of every kind, so that a packet has them all."""
+
+
+@st.composite
+def cohorts(draw: st.DrawFn) -> tuple[int, list[Packet]]:
+    """How many clients there are, and the packets of some of them, ascending: rounding would show any other order."""
+    clients = draw(st.integers(1, 200))
+    taking_part = draw(st.sets(st.integers(0, clients - 1), min_size=1, max_size=30))
+    random = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    return clients, [_random_packet(client, random) for client in sorted(taking_part)]
+
+
+def _random_packet(client: int, random: torch.Generator) -> Packet:
+    rows = int(torch.randint(0, 4, (1,), generator=random))
+
+    def numbers(*shape: int) -> Tree:
+        wide = torch.randn(*shape, generator=random, dtype=torch.float64) * 10.0 ** (client % 7)
+        counts = torch.randint(0, 90, shape, generator=random)
+        return {"wide": wide, "narrow": wide.float(), "half": wide.to(torch.bfloat16), "deep": {"counts": counts}}
+
+    upload = {name: numbers(*((rows, 3) if how is Combine.CONCAT else (5,))) for name, how in KINDS.items()}
+    return packet(client, upload, float(torch.rand(1, generator=random)) * 40)
+
+
+def _one_combiner(packets: Sequence[Packet], clients: int) -> Combiner:
+    combiner = Combiner(phase_of(relayed=("keep",), **KINDS), clients)
+    for one in packets:
+        combiner.add(one)
+    return combiner
+
+
+def _by_shard(packets: Sequence[Packet], clients: int) -> dict[int, list[Packet]]:
+    shards: dict[int, list[Packet]] = {}
+    for one in packets:
+        shards.setdefault(shard_of(one.sender, clients), []).append(one)
+    return shards
+
+
+def _assert_same_end(found: Combiner, expected: Combiner) -> None:
+    ours, theirs = found.finish(), expected.finish()
+    assert not differences(ours.values, theirs.values)
+    assert list(dict(tree.leaves(ours.values))) == list(dict(tree.leaves(theirs.values))), "another order of leaves"
+    assert (ours.clients, ours.weights) == (theirs.clients, theirs.weights)
+    assert (found.bytes, found.relayed, found.rows()) == (expected.bytes, expected.relayed, expected.rows())
+
+
+@given(cohorts(), st.randoms(use_true_random=False))
+def test_shards_combined_apart_in_any_order_give_the_bits_of_one_combiner(
+    cohort: tuple[int, list[Packet]], random: Random
+) -> None:
+    """Every kind of combination; whoever holds a shard may be early or late, only merging has an order."""
+    clients, packets = cohort
+    shards = _by_shard(packets, clients)
+    in_any_order = list(shards)
+    random.shuffle(in_any_order)
+    made = {shard: _one_combiner(shards[shard], clients) for shard in in_any_order}
+    merged = Combiner(phase_of(relayed=("keep",), **KINDS), clients)
+    for shard in sorted(made):
+        merged.merge(made[shard])
+    _assert_same_end(merged, _one_combiner(packets, clients))
+
+
+@given(cohorts(), st.sets(st.integers(0, SHARDS - 1)))
+def test_single_packets_and_whole_shards_may_follow_each_other(
+    cohort: tuple[int, list[Packet]], apart: set[int]
+) -> None:
+    """Of some shards an executor hands over packets, of others the combination: one a shard, not one of several."""
+    clients, packets = cohort
+    mixed = Combiner(phase_of(relayed=("keep",), **KINDS), clients)
+    for shard, part in _by_shard(packets, clients).items():
+        if shard in apart:
+            mixed.merge(_one_combiner(part, clients))
+        else:
+            for one in part:
+                mixed.add(one)
+    _assert_same_end(mixed, _one_combiner(packets, clients))
+
+
+@given(cohorts(), st.randoms(use_true_random=False))
+def test_no_order_changes_what_is_combined_but_for_rounding(cohort: tuple[int, list[Packet]], random: Random) -> None:
+    """Whole numbers, of which every sum is exact, fed and merged in any order: the bits are the same then.
+
+    Order is the executor's promise, not the combiner's: rows of CONCAT and the clients stand in the order they came.
+    """
+    clients, packets = cohort
+    exact = [
+        dataclasses.replace(one, weight=float(one.sender % 9 + 1), arrays=tree.map(_whole, one.arrays))
+        for one in packets
+    ]
+    expected = _one_combiner(exact, clients)
+    shuffled = list(exact)
+    random.shuffle(shuffled)
+    parts = list(_by_shard(shuffled, clients).values())
+    random.shuffle(parts)
+    merged = Combiner(phase_of(relayed=("keep",), **KINDS), clients)
+    for part in parts:
+        merged.merge(_one_combiner(part, clients))
+    for found in (_one_combiner(shuffled, clients), merged):
+        ours, theirs = found.finish(), expected.finish()
+        for how in (Combine.MEAN, Combine.SUM, Combine.KEEP):
+            assert not differences({"": ours.values[how.value]}, {"": theirs.values[how.value]}), how
+        for path, rows in tree.leaves(ours.values["concat"]):
+            assert sorted(rows.tolist()) == sorted(dict(tree.leaves(theirs.values["concat"]))[path].tolist())
+        assert sorted(zip(ours.clients, ours.weights, strict=True)) == list(
+            zip(theirs.clients, theirs.weights, strict=True)
+        )
+        assert (found.bytes, found.relayed, found.rows()) == (expected.bytes, expected.relayed, expected.rows())
+
+
+def _whole(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.remainder(64).round() if leaf.is_floating_point() else leaf
+
+
+@given(cohorts())
+def test_bytes_and_rows_of_the_parts_add_up(cohort: tuple[int, list[Packet]]) -> None:
+    clients, packets = cohort
+    whole = _one_combiner(packets, clients)
+    parts = [_one_combiner(part, clients) for part in _by_shard(packets, clients).values()]
+    assert whole.bytes == sum(part.bytes for part in parts) == sum(tree.nbytes(one.arrays) for one in packets)
+    assert whole.relayed == sum(part.relayed for part in parts)
+    assert whole.relayed == sum(tree.nbytes({"keep": one.arrays["keep"]}) for one in packets)
+    rows = sum(len(one.arrays["concat"]["wide"]) for one in packets)
+    assert whole.rows() == {"concat": rows} == {"concat": sum(part.rows()["concat"] for part in parts)}
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6))
+def test_shards_are_ranges_of_client_numbers(clients: int, client: int) -> None:
+    client %= clients
+    assert 0 <= shard_of(client, clients) < SHARDS
+    assert shard_of(client, clients) <= shard_of(min(client + 1, clients - 1), clients)
+
+
+def test_clients_spread_over_all_shards() -> None:
+    sizes = np.bincount([shard_of(client, 1000) for client in range(1000)])
+    assert len(sizes) == SHARDS
+    assert set(sizes) <= {62, 63}
+    assert shard_of(-1, 1000) == 0, "the server itself"
+
+
+@given(cohorts())
+def test_a_block_combines_to_the_same_but_for_rounding(cohort: tuple[int, list[Packet]]) -> None:
+    clients, packets = cohort
+    block = Combiner(phase_of(relayed=("keep",), **KINDS), clients)
+    block.add_block(packets)
+    expected = _one_combiner(packets, clients)
+    ours, theirs = dict(tree.leaves(block.finish().values)), dict(tree.leaves(expected.finish().values))
+    assert ours.keys() == theirs.keys()
+    for path, value in theirs.items():
+        assert ours[path].dtype == value.dtype
+        if path.endswith("wide"):
+            torch.testing.assert_close(ours[path], value, rtol=1e-12, atol=1e-8)
+        elif path.endswith("counts"):
+            assert torch.equal(ours[path], value)
+    assert (block.bytes, block.relayed, block.rows()) == (expected.bytes, expected.relayed, expected.rows())
+
+
+@pytest.mark.parametrize("how", list(Combine))
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_one_number_that_is_none_is_seen_in_the_combination(how: Combine, broken: float) -> None:
+    good, bad = torch.ones(3, 2), torch.tensor([[1.0, broken]])
+    combiner = Combiner(phase_of(value=how), 10)
+    combiner.add(packet(0, {"value": {"w": good[:1]}}))
+    assert is_sound(combiner.numbers())
+    combiner.add(packet(9, {"value": {"w": bad}}))
+    assert not is_sound(combiner.numbers())

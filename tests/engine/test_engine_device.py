@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -10,20 +11,24 @@ import torch
 from torch import Tensor
 
 from fewfed import tree
-from fewfed.engine.device.board import Board
-from fewfed.engine.device.executor import Device
-from fewfed.engine.device.optimizer import DeviceOptimizer
-from fewfed.engine.device.options import DeviceOptions
+from fewfed.engine.executor import Executor
+from fewfed.engine.executors.cuda.board import Board
+from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.options import Options
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.job import Job
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
+from fewfed.engine.optimizer import LocalOptimizer
 from fewfed.errors import ConfigError
 from fewfed.method import Batch, Context, Differentiate, Method
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.registry import choose, registered
-from fewfed.optim import Optimizer
+from fewfed.phase import Phase
+from fewfed.runs.executors import executor_for
+from fewfed.runs.experiment import resolve
+from fewfed.training import Optimizer
 from fewfed.tree import Tree
-from support import EXACT, Recorder, digits_federation, gap, in_double, job_of, run
+from support import EXACT, Recorder, digits_federation, gap, in_double, job_of, run, states
 
 UNEVEN = (5, 12, 8, 30, 12, 9, 20, 12, 17, 12)
 """Rows of the clients: other numbers of steps, and some with batches of their own size."""
@@ -36,15 +41,24 @@ STEP_BY_STEP = ("fedfa-anchor",)
 """What cannot be captured, as the conformance suite shows; all others must not fall back to it unnoticed."""
 
 
-def device(plan: str, job: object) -> Device:
-    return Device(job, DeviceOptions(device="cpu", plan=plan, width=4))  # type: ignore[arg-type]
+def device(mode: str, job: Job, homes: SimulatedHomes | None = None) -> Device:
+    return Device(job, homes, Options(device="cpu", mode=mode, streams=2, stack=4))  # type: ignore[arg-type]
 
 
-PLANS = [("graphs", UNEVEN), ("stacked", UNEVEN), ("stacked", EVEN)]
+MODES = [("graphs", UNEVEN), ("stacked", UNEVEN), ("stacked", EVEN)]
+
+
+SHORTER: dict[str, dict[str, int]] = {
+    "ccvr": {"epochs": 2},
+    "fedgen": {"start": 1, "steps": 4, "batch": 16},
+    "fedgen-latent": {"steps": 4, "batch": 16},
+    "flair": {"init_epochs": 1},
+}
+"""What a method does often, only a few times, and from the second round on what it begins with later."""
 
 
 def job_for(name: str, sizes: tuple[int, ...]) -> Job:
-    chosen = choose(name, {"start": 1, "steps": 10} if name == "fedgen" else {})
+    chosen = choose(name, SHORTER.get(name, {}))
     training = {**chosen.training, "optimizer": "sgd", "lr": 0.02, "epochs": 2, "batch": 8}
     return job_of(chosen.method, digits_federation(10, sizes), training=training)
 
@@ -55,43 +69,69 @@ def counted(recorder: Recorder) -> list[dict[str, Any]]:
     return [{name: metrics[name] for name in wanted} for metrics in recorder.metrics]
 
 
-@pytest.mark.parametrize(("plan", "sizes"), PLANS)
-@pytest.mark.parametrize("name", registered())
-def test_every_method_agrees_with_the_reference(name: str, plan: str, sizes: tuple[int, ...]) -> None:
-    """Round by round, each from where the reference stands: what one round magnifies, the next would magnify again."""
+@dataclass(frozen=True)
+class Standing:
+    """What server and clients know between two rounds."""
+
+    server: Tree
+    clients: dict[int, Tree]
+
+    def homes(self, job: Job) -> SimulatedHomes:
+        """Homes whose clients remember this, and may be left with something else."""
+        homes = SimulatedHomes(job)
+        for client, state in self.clients.items():
+            homes.keep(REMEMBERING, client, tree.clone(state))
+        return homes
+
+
+REMEMBERING = Phase("train", Method(), keeps_state=True)
+
+
+@lru_cache(2)
+def reference(name: str, sizes: tuple[int, ...]) -> tuple[Job, list[tuple[Standing, Recorder, Standing]]]:
+    """Two rounds of the reference, each with where it began and ended; the same for every mode."""
     job = in_double(job_for(name, sizes))
-    store, server = ClientStore(), job.method.server_init(job.setup)
+    now, rounds = Standing(job.method.server_init(job.setup), {}), []
     for round in range(2):
-        states = copied(store)
-        expected = run(job, rounds=round + 1, cohort=6, start=round, server=server, store=store)
-        found = run(
-            job, rounds=round + 1, cohort=6, start=round, server=server, store=states, executor=device(plan, job)
-        )
-        assert gap(found.server, expected.server) < EXACT
-        assert all(gap(states.get(k) or {}, store.get(k) or {}) < EXACT for k in range(len(sizes)))
+        homes = now.homes(job)
+        found = one_round(job, round, now, Sequential(job, homes))
+        after = Standing(found.server, states(homes, len(sizes)))
+        rounds.append((now, found, after))
+        now = after
+    return job, rounds
+
+
+def one_round(job: Job, round: int, before: Standing, executor: Executor) -> Recorder:
+    server = tree.clone(before.server)
+    return run(job, rounds=round + 1, cohort=6, start=round, server=server, executor=executor)
+
+
+@pytest.mark.parametrize(("mode", "sizes"), MODES)
+@pytest.mark.parametrize("name", registered())
+def test_every_method_agrees_with_the_reference(name: str, mode: str, sizes: tuple[int, ...]) -> None:
+    """Round by round, each from where the reference stands: what one round magnifies, the next would magnify again."""
+    job, rounds = reference(name, sizes)
+    for round, (before, expected, after) in enumerate(rounds):
+        executor = device(mode, job, before.homes(job))
+        found = one_round(job, round, before, executor)
+        assert gap(found.server, after.server) < EXACT
+        remembered = states(executor, len(sizes))
+        assert remembered.keys() == after.clients.keys()
+        assert all(gap(remembered[client], state) < EXACT for client, state in after.clients.items())
         assert counted(found) == counted(expected)
         assert (found.events == []) == (name not in STEP_BY_STEP), found.events
-        server = expected.server
-    single = [path for path, leaf in tree.leaves(server) if leaf.dtype == torch.float32]
+    single = [path for path, leaf in tree.leaves(after.server) if leaf.dtype == torch.float32]
     assert single == []
-
-
-def copied(store: ClientStore) -> ClientStore:
-    twin = ClientStore()
-    for client in range(len(UNEVEN)):
-        if (state := store.get(client)) is not None:
-            twin.put(client, state)
-    return twin
 
 
 @pytest.mark.parametrize(
     "settings", [{"optimizer": "adam"}, {"optimizer": "adamw", "weight_decay": 0.1}, {"clip": 0.5}]
 )
-@pytest.mark.parametrize("plan", ["graphs", "stacked"])
-def test_optimisers_agree_for_uneven_clients(settings: dict[str, object], plan: str) -> None:
+@pytest.mark.parametrize("mode", ["graphs", "stacked"])
+def test_optimisers_agree_for_uneven_clients(settings: dict[str, object], mode: str) -> None:
     training = {"epochs": 2, "batch": 8, "lr": 1e-3, **settings}
     job = in_double(job_of("fedavg", digits_federation(10, UNEVEN), training=training))
-    assert gap(run(job, executor=device(plan, job)).server, run(job).server) < EXACT
+    assert gap(run(job, executor=device(mode, job)).server, run(job).server) < EXACT
 
 
 @pytest.mark.parametrize(
@@ -101,7 +141,7 @@ def test_a_client_that_has_finished_keeps_everything(settings: Optimizer) -> Non
     torch.manual_seed(0)
     start = [torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 2, 2, dtype=torch.float64)]
     stack = [leaf.clone() for leaf in start]
-    stacked = DeviceOptimizer(settings, stack, 3)
+    stacked = LocalOptimizer(settings, stack, 3)
     lengths = (1, 4, 2)
     grads = [[torch.randn_like(leaf) for leaf in start] for _ in range(4)]
     for step in range(4):
@@ -110,17 +150,19 @@ def test_a_client_that_has_finished_keeps_everything(settings: Optimizer) -> Non
         )
     for client, length in enumerate(lengths):
         alone = [leaf[client].clone() for leaf in start]
-        memory = settings.init(alone)
+        local = LocalOptimizer(settings, alone)
         for step in range(length):
-            settings.step(alone, [g[client].clone() for g in grads[step]], memory, 0.1)
+            local.step([g[client].clone() for g in grads[step]], 0.1)
         for found, expected in zip(stack, alone, strict=True):
             torch.testing.assert_close(found[client], expected, rtol=0, atol=1e-12)
 
 
-def test_both_plans_are_timed_and_the_choice_is_said() -> None:
+def test_both_modes_are_timed_and_the_choice_is_said() -> None:
     job = job_of("fedavg", digits_federation(10, 12))
-    said = [event for metrics in run(job, executor=device("auto", job)).metrics for event in metrics["events"]]
-    assert len([event for event in said if "chosen" in event and "graphs" in event and "stacked" in event]) == 1
+    said = run(job, executor=device("auto", job)).events
+    assert (
+        len([event for event in said if event.startswith("mode: ") and "graphs" in event and "stacked" in event]) == 1
+    )
 
 
 @dataclass(frozen=True)
@@ -140,14 +182,13 @@ class ReadsTheRound(FedAvg):
 
 
 @pytest.mark.parametrize("method", [ReadsTheClient(), ReadsTheRound()])
-@pytest.mark.parametrize("plan", ["graphs", "stacked"])
-def test_python_numbers_are_never_frozen_into_a_step(method: Method, plan: str) -> None:
+@pytest.mark.parametrize("mode", ["graphs", "stacked"])
+def test_python_numbers_are_never_frozen_into_a_step(method: Method, mode: str) -> None:
     training = {"optimizer": "sgd", "lr": 0.001, "epochs": 1, "batch": 8}
     job = in_double(job_of(method, digits_federation(10, 12), training=training))
-    found = run(job, rounds=3, executor=device(plan, job))
+    found = run(job, rounds=3, executor=device(mode, job))
     assert gap(found.server, run(job, rounds=3).server) < EXACT
-    said = [event for metrics in found.metrics for event in metrics["events"]]
-    assert any("ctx.client" in event for event in said) == isinstance(method, ReadsTheClient)
+    assert any("ctx.client" in event for event in found.events) == isinstance(method, ReadsTheClient)
 
 
 @dataclass(frozen=True)
@@ -184,19 +225,19 @@ def test_a_board_has_room_that_shows_being_read() -> None:
 
 
 def test_what_cannot_be_had_is_refused() -> None:
-    job = job_of("fedavg")
-    with pytest.raises(ConfigError, match="float32, tf32, bf16"):
-        Device(job, DeviceOptions(device="cpu", precision="fp8"))
+    with pytest.raises(ConfigError, match=r"'float32' \| 'tf32' \| 'bf16'"):
+        resolve("fedavg", {"executor": "cuda", "cuda.precision": "fp8"})
     if not torch.cuda.is_available():
+        job, resolved = job_of("fedavg"), resolve("fedavg", {"executor": "cuda"})
         with pytest.raises(ConfigError, match="no CUDA device"):
-            Device(job)
+            executor_for(resolved, job, SimulatedHomes(job), cohort=3)
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 6, 7])
 def test_a_phase_in_parts_is_the_same_phase(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     job = in_double(job_of("fedmix", digits_federation(6, UNEVEN[:6]), training={"optimizer": "sgd", "lr": 0.02}))
     expected = run(job, cohort=6)
-    monkeypatch.setattr("fewfed.engine.device.executor._AT_ONCE", at_once)
+    monkeypatch.setattr("fewfed.engine.executors.cuda.executor._AT_ONCE", at_once)
     assert gap(run(job, cohort=6, executor=device("graphs", job)).server, expected.server) < EXACT
 
 
@@ -210,11 +251,11 @@ class BreaksOneClient(FedAvg):
         return tree.map(lambda leaf: leaf + broken, gradient), terms
 
 
-@pytest.mark.parametrize("plan", ["graphs", "stacked"])
-def test_parameters_that_are_no_numbers_are_left_out(plan: str) -> None:
+@pytest.mark.parametrize("mode", ["graphs", "stacked"])
+def test_parameters_that_are_no_numbers_are_left_out(mode: str) -> None:
     training = {"optimizer": "sgd", "lr": 0.02, "epochs": 1, "batch": 12}
     job = in_double(job_of(BreaksOneClient(), digits_federation(6, 12), training=training))
-    expected, found = run(job, rounds=1, cohort=6), run(job, rounds=1, cohort=6, executor=device(plan, job))
+    expected, found = run(job, rounds=1, cohort=6), run(job, rounds=1, cohort=6, executor=device(mode, job))
     left_out = [failure["client"] for failure in expected.metrics[0]["failed"]]
     assert 0 < len(left_out) < 6
     assert sorted(failure["client"] for failure in found.metrics[0]["failed"]) == sorted(left_out)
@@ -224,7 +265,7 @@ def test_parameters_that_are_no_numbers_are_left_out(plan: str) -> None:
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
 def test_scores_do_not_depend_on_how_kernels_lie(precision: str) -> None:
     job = job_of("fedavg", digits_federation(4, 12))
-    executor = Device(job, DeviceOptions(device="cpu", precision=precision))
+    executor = Device(job, options=Options(device="cpu", precision=precision))
     models = [job.net.model(), run(job).server["model"]]
     expected = Sequential(job).evaluate(models)
     for ours, theirs in zip(executor.evaluate(models), expected, strict=True):

@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fewfed.engine.device import executor, lanes
-from fewfed.engine.device.compiled import Compiler
-from fewfed.engine.device.executor import Device
-from fewfed.engine.device.options import DeviceOptions
+from fewfed.engine.executors.cuda import executor, lanes
+from fewfed.engine.executors.cuda.compiled import Compiler
+from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.options import Options
 from fewfed.fusion import Fusion, fusable
 from fewfed.method import Batch, Context
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.fedfa import FedFA
 from fewfed.methods.registry import choose
+from fewfed.network import Network
 from fewfed.tree import Tree
-from support import EXACT, digits_federation, gap, in_double, job_of, run
+from support import EXACT, digits_federation, digits_network, gap, in_double, job_of, run
 
 
 @pytest.fixture(autouse=True)
@@ -49,31 +50,41 @@ class Smooth(FedAvg):
         return {"task": task, "slope": slope.square().sum()}
 
 
-def distance_and_events(method: object, plan: str, rounds: int = 2, compiled: str = "steps") -> tuple[float, list[str]]:
+def small_network() -> Network:
+    """One layer of each kind: compiling takes as long as there are operations, and proves as much of few."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        conv = nn.Sequential(nn.Conv2d(1, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU())
+        return Network("small", {"conv": conv, "head": nn.Sequential(nn.Flatten(), nn.Linear(54, 10))}, cut="conv")
+
+
+def distance_and_events(
+    method: object, mode: str, rounds: int = 2, compiled: str = "steps", net: Network | None = None
+) -> tuple[float, list[str]]:
     training = {"optimizer": "sgd", "lr": 0.02, "epochs": 1, "batch": 8}
     clients = digits_federation(8, (12, 20, 12, 9, 12, 12, 12, 12))
-    job = in_double(job_of(method, clients, training=training))  # type: ignore[arg-type]
+    job = in_double(job_of(method, clients, net=net or small_network(), training=training))  # type: ignore[arg-type]
     expected = run(job, rounds=rounds, cohort=6).server
-    options = DeviceOptions(device="cpu", plan=plan, width=4, compiled=compiled, layout="plain")  # type: ignore[arg-type]
-    executor = Device(job, options)
-    recorder = run(job, rounds=rounds, cohort=6, executor=executor)
+    options = Options(device="cpu", mode=mode, stack=4, compiled=compiled, layout="plain")  # type: ignore[arg-type]
+    recorder = run(job, rounds=rounds, cohort=6, executor=Device(job, options=options))
     return gap(recorder.server, expected), recorder.events
 
 
-@pytest.mark.parametrize("plan", ["graphs", "stacked"])
+@pytest.mark.parametrize("mode", ["graphs", "stacked"])
 @pytest.mark.parametrize("name", ["fedavg", "flea", "fedfa", "scaffold", "fedsam"])
-def test_a_compiled_step_agrees_with_the_reference(name: str, plan: str) -> None:
-    assert distance_and_events(choose(name).method, plan)[0] < EXACT
+def test_a_compiled_step_agrees_with_the_reference(name: str, mode: str) -> None:
+    assert distance_and_events(choose(name).method, mode)[0] < EXACT
 
 
-@pytest.mark.parametrize("plan", ["graphs", "stacked"])
-def test_a_step_that_reads_the_clock_is_not_run_with_an_old_rounds_numbers(plan: str) -> None:
-    assert distance_and_events(Warming(), plan, rounds=3)[0] < EXACT
+@pytest.mark.parametrize("mode", ["graphs", "stacked"])
+def test_a_step_that_reads_the_clock_is_not_run_with_an_old_rounds_numbers(mode: str) -> None:
+    assert distance_and_events(Warming(), mode, rounds=3)[0] < EXACT
 
 
 @pytest.mark.parametrize("name", ["fedavg", "flea", "fedfa"])
 def test_fused_parts_agree_with_the_reference(name: str) -> None:
-    distance, events = distance_and_events(choose(name).method, "graphs", compiled="parts")
+    # Two layers, whose sizes differ, share what was compiled.
+    distance, events = distance_and_events(choose(name).method, "graphs", compiled="parts", net=digits_network())
     assert distance < EXACT
     assert events == []
 
@@ -94,13 +105,13 @@ def test_a_long_run_tries_whether_fused_parts_are_faster(
     monkeypatch.setattr(Device, "_timed", partialmethod(_graphs_first, Device._timed))
     distance, events = distance_and_events(choose("fedfa").method, "auto", compiled="auto")
     assert distance < EXACT
-    (said,) = (event for event in events if event.startswith("fused parts of fedfa(fedavg) "))
+    (said,) = (event for event in events if event.startswith("fused parts of fedfa(fedavg): "))
     assert ("without a trial" not in said) == told
 
 
-def _graphs_first(device: Device, timed: Any, plan: str, *rest: Any) -> float:
-    seconds: float = timed(device, plan, *rest)
-    return seconds if plan == "graphs" else 1e6
+def _graphs_first(device: Device, timed: Any, mode: str, *rest: Any) -> float:
+    seconds: float = timed(device, mode, *rest)
+    return seconds if mode == "graphs" else 1e6
 
 
 def test_marked_functions_are_plain_unless_somebody_asks() -> None:

@@ -9,19 +9,19 @@ import pytest
 import torch
 
 from fewfed import tree
-from fewfed.engine.client import context_of
-from fewfed.engine.device import prepare
-from fewfed.engine.device.drawing import Drawing
-from fewfed.engine.device.executor import Device
-from fewfed.engine.device.options import DeviceOptions
-from fewfed.engine.device.packed import Packed
-from fewfed.engine.device.prepare import Preparation
-from fewfed.engine.device.watch import CannotCapture
-from fewfed.engine.job import Job, Member
+from fewfed.engine.executors.cuda import prepare
+from fewfed.engine.executors.cuda.drawing import Drawing
+from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.options import Options
+from fewfed.engine.executors.cuda.packed import Packed
+from fewfed.engine.executors.cuda.prepare import Preparation
+from fewfed.engine.executors.cuda.watch import CannotCapture
+from fewfed.engine.job import Job
+from fewfed.engine.turn import Member, context_of
 from fewfed.method import Context
 from fewfed.methods.fedavg import FedAvg
 from fewfed.phase import Clock
-from fewfed.plan import Draws
+from fewfed.plan import Random
 from fewfed.tree import Tree
 from support import digits_federation, job_of, run
 
@@ -32,32 +32,32 @@ STEPS, ROWS = 5, 4
 class Noisy(FedAvg):
     """Only noise, in several shapes, and something computed of it."""
 
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        on = draws.uniform(1)[0] < 0.5
-        return {"inner": {}, "own": {"on": on, "noise": draws.normal(2, size), "more": draws.uniform(3) * 2}}
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        on = random.uniform(1)[0] < 0.5
+        return {"inner": {}, "own": {"on": on, "noise": random.normal(2, size), "more": random.uniform(3) * 2}}
 
 
 @dataclass(frozen=True)
 class Peeking(FedAvg):
     """Looks at a drawn number."""
 
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        first = draws.uniform(1)
-        return {"x": draws.normal(size) if float(first) < 2 else first}
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        first = random.uniform(1)
+        return {"x": random.normal(size) if float(first) < 2 else first}
 
 
 @dataclass(frozen=True)
 class Shuffling(FedAvg):
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        return {"order": draws.permutation(size), "lam": draws.uniform(1)[0], "noise": draws.normal(size)}
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        return {"order": random.permutation(size), "lam": random.uniform(1)[0], "noise": random.normal(size)}
 
 
 @dataclass(frozen=True)
 class Growing(FedAvg):
     """Draws more each time."""
 
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        return {"row": draws.loader(7, size)}
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        return {"row": random.loader(7, size)}
 
 
 def context(method: FedAvg, client: int) -> tuple[Job, Context]:
@@ -69,17 +69,17 @@ def context(method: FedAvg, client: int) -> tuple[Job, Context]:
 
 
 def steps_of(packed: Packed) -> list[Tree]:
-    return [packed.layout.unpack({kind: m[step] for kind, m in packed.matrices.items()}) for step in range(STEPS)]
+    return [packed.places.unpack({kind: m[step] for kind, m in packed.matrices.items()}) for step in range(STEPS)]
 
 
 @pytest.mark.parametrize("method", [Noisy(), Peeking(), Shuffling()], ids=lambda method: type(method).__name__)
 def test_every_turn_draws_what_its_steps_draw_alone(method: FedAvg) -> None:
-    drawing = Drawing(method, pinned=False)
+    drawing = Drawing(pinned=False)
     for client in range(3):  # The first turn is drawn step by step, later ones as the first allows.
         _, ctx = context(method, client)
-        alone = ctx.plan.draws(0, ctx.phase.name, client)
+        alone = ctx.plan.random(0, ctx.phase.name, client)
         expected = [method.draw(alone, ctx, ROWS) for _ in range(STEPS)]
-        found = steps_of(drawing.turn(ctx.plan.draws(0, ctx.phase.name, client), ctx, ROWS))
+        found = steps_of(drawing.turn(ctx.plan.random(0, ctx.phase.name, client), ctx, ROWS))
         for ours, theirs in zip(found, expected, strict=True):
             assert list(tree.hollows(ours)) == list(tree.hollows(theirs))
             left, right = dict(tree.leaves(ours)), dict(tree.leaves(theirs))
@@ -89,12 +89,12 @@ def test_every_turn_draws_what_its_steps_draw_alone(method: FedAvg) -> None:
 
 def test_draws_of_changing_size_cannot_be_captured() -> None:
     _, ctx = context(Growing(), 0)
-    with pytest.raises(CannotCapture, match="differ in size"):
-        Drawing(Growing(), pinned=False).turn(ctx.plan.draws(0, "train", 0), ctx, ROWS)
+    with pytest.raises(CannotCapture, match="differs in size"):
+        Drawing(pinned=False).turn(ctx.plan.random(0, "train", 0), ctx, ROWS)
 
 
-@pytest.mark.parametrize("plan", ["graphs", "stacked"])
-def test_noise_made_by_threads_changes_nothing(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mode", ["graphs", "stacked"])
+def test_noise_made_by_threads_changes_nothing(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     expect = Preparation.expect
 
@@ -106,7 +106,7 @@ def test_noise_made_by_threads_changes_nothing(plan: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(prepare, "_threads", lambda device: 2)
     monkeypatch.setattr(Preparation, "expect", watched)
     job = job_of("fedfa", digits_federation(10, (20,) * 10), training={"epochs": 1, "batch": 8, "optimizer": "sgd"})
-    executor = Device(job, DeviceOptions(device="cpu", plan=plan, width=4))  # type: ignore[arg-type]
+    executor = Device(job, options=Options(device="cpu", mode=mode, stack=4))  # type: ignore[arg-type]
     found, expected = run(job, rounds=2, cohort=6, executor=executor), run(job, rounds=2, cohort=6)
     assert max(asked) > 1
     ours, theirs = dict(tree.leaves(found.server)), dict(tree.leaves(expected.server))
@@ -117,24 +117,24 @@ def test_noise_made_by_threads_changes_nothing(plan: str, monkeypatch: pytest.Mo
 class NoisyByClient(FedAvg):
     """Noise whose size is a client's own."""
 
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        return {"noise": draws.normal(size) * (1 + ctx.client)}
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        return {"noise": random.normal(size) * (1 + ctx.client)}
 
 
 @pytest.mark.parametrize(
     ("method", "apart"), [(Noisy(), False), (NoisyByClient(), True), (Peeking(), False)], ids=["noise", "own", "peek"]
 )
 def test_turns_drawn_together_are_what_each_draws_alone(method: FedAvg, apart: bool) -> None:
-    drawing = Drawing(method, pinned=False)
+    drawing = Drawing(pinned=False)
     contexts = [dataclasses.replace(context(method, client)[1], steps=3 + client) for client in range(3)]
-    for _ in range(2):  # The first time shows what a step draws.
-        fresh = [ctx.plan.draws(0, ctx.phase.name, ctx.client) for ctx in contexts]
+    for _ in range(2):  # The first time shows what a step random.
+        fresh = [ctx.plan.random(0, ctx.phase.name, ctx.client) for ctx in contexts]
         found = drawing.turns(fresh, contexts, ROWS)
     assert bool(drawing._apart) == apart
     for ctx, packed in zip(contexts, found, strict=True):
-        alone = ctx.plan.draws(0, ctx.phase.name, ctx.client)
+        alone = ctx.plan.random(0, ctx.phase.name, ctx.client)
         for step in range(ctx.steps):
             expected = dict(tree.leaves(method.draw(alone, ctx, ROWS)))
-            ours = dict(tree.leaves(packed.layout.unpack({kind: m[step] for kind, m in packed.matrices.items()})))
+            ours = dict(tree.leaves(packed.places.unpack({kind: m[step] for kind, m in packed.matrices.items()})))
             assert ours.keys() == expected.keys()
             assert all(torch.equal(ours[path], expected[path]) for path in ours)

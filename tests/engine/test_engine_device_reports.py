@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from fewfed import tree
-from fewfed.engine.device.executor import Device
-from fewfed.engine.device.options import DeviceOptions
+from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.options import Options
 from fewfed.method import Context, Report
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.registry import choose
-from fewfed.phase import Clock, Combine, Phase
+from fewfed.phase import MODEL, Clock, Combine, Phase, Role, Upload
 from fewfed.tree import Tree
 from support import EXACT, digits_federation, in_double, job_of, run
 
@@ -23,7 +23,8 @@ class Extra(FedAvg):
     """Uploads something beside the model."""
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, {"model": Combine.MEAN, "extra": Combine.SUM}),)
+        uploads = {**MODEL, "extra": Upload(Combine.SUM, Role.STATISTICS)}
+        return (Phase("train", self, clock.epochs, uploads),)
 
     def end(self, work: Tree, ctx: Context) -> Report:
         report = super().end(work, ctx)
@@ -64,7 +65,7 @@ class WeighedByItsModel(Extra):
 def total(method: FedAvg, sizes: tuple[int, ...], plan: str | None) -> Tree:
     training = {"epochs": 1, "optimizer": "sgd", "lr": 0.02}
     job = in_double(job_of(method, digits_federation(8, sizes), training=training))
-    executor = Device(job, DeviceOptions(device="cpu", plan="stacked", width=4)) if plan else None
+    executor = Device(job, options=Options(device="cpu", mode="stacked", stack=4)) if plan else None
     return run(job, rounds=1, cohort=7, executor=executor).server
 
 
@@ -82,6 +83,6 @@ def test_a_stack_reports_what_its_clients_report_alone(method: FedAvg, sizes: tu
 def test_common_methods_are_asked_once_a_stack(name: str) -> None:
     chosen = choose(name)
     job = job_of(chosen.method, digits_federation(8, 16), training=chosen.training)
-    executor = Device(job, DeviceOptions(device="cpu", plan="stacked", width=4))
+    executor = Device(job, options=Options(device="cpu", mode="stacked", stack=4))
     run(job, rounds=1, cohort=8, executor=executor)
     assert executor._reports._apart == set()

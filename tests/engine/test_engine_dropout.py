@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from fewfed import tree
-from fewfed.engine.device.executor import Device
-from fewfed.engine.device.options import DeviceOptions
-from fewfed.engine.job import Executor, Job
-from fewfed.engine.workers import Workers
+from fewfed.engine.executor import Executor
+from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.options import Options
+from fewfed.engine.executors.workers import options as workers
+from fewfed.engine.executors.workers.executor import Workers
+from fewfed.engine.job import Job
 from fewfed.network import Network
 from fewfed.tree import Tree
 from support import digits_federation, job_of, run, same
@@ -34,8 +36,8 @@ def ended(job: Job, executor: Executor | None = None) -> Tree:
 
 
 def test_a_network_says_whether_it_draws() -> None:
-    assert dropping().net.draws
-    assert not job_of("fedavg", digits_federation(2, (4, 4))).net.draws
+    assert dropping().net.is_random
+    assert not job_of("fedavg", digits_federation(2, (4, 4))).net.is_random
 
 
 def test_a_run_drops_the_same_each_time_and_leaves_torchs_generator_alone() -> None:
@@ -50,14 +52,14 @@ def test_a_run_drops_the_same_each_time_and_leaves_torchs_generator_alone() -> N
 
 def test_workers_drop_what_the_reference_drops() -> None:
     job = dropping()
-    assert same(ended(job, Workers(job, 2, stack=0)), ended(job))
+    assert same(ended(job, Workers(job, options=workers.Options(processes=2, stack=0, layout="plain"))), ended(job))
 
 
 @pytest.mark.parametrize("plan", ["graphs", "stacked"])
 def test_a_device_drops_the_same_each_time(plan: str) -> None:
     job = dropping()
     first, second = (
-        ended(job, Device(job, DeviceOptions(device="cpu", plan=plan, width=4)))  # type: ignore[arg-type]
+        ended(job, Device(job, options=Options(device="cpu", mode=plan, stack=4)))  # type: ignore[arg-type]
         for _ in range(2)
     )
     assert same(first, second)
@@ -65,7 +67,15 @@ def test_a_device_drops_the_same_each_time(plan: str) -> None:
 
 def test_stacked_clients_drop_different_features() -> None:
     job = dropping()
-    stacked = dict(tree.leaves(ended(job, Device(job, DeviceOptions(device="cpu", plan="stacked", width=4)))))
+    stacked = dict(tree.leaves(ended(job, Device(job, options=Options(device="cpu", mode="stacked", stack=4)))))
     alone = dict(tree.leaves(ended(job)))
     assert any(not torch.equal(stacked[path], alone[path]) for path in alone)
     assert all(bool(torch.isfinite(leaf).all()) for leaf in stacked.values())
+
+
+@pytest.mark.parametrize("mode", ["graphs", "stacked", "eager"])
+def test_a_device_puts_torchs_generator_back(mode: str) -> None:
+    job = dropping()
+    before = torch.get_rng_state()
+    ended(job, Device(job, options=Options(device="cpu", mode=mode, stack=4)))  # type: ignore[arg-type]
+    assert torch.equal(torch.get_rng_state(), before)

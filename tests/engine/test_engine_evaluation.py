@@ -13,13 +13,14 @@ from sklearn.metrics import accuracy_score, log_loss, recall_score
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.evaluation import Evaluate
+from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.job import Job
 from fewfed.engine.loop import run_rounds
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
-from fewfed.task import Classification, Regression, Score
+from fewfed.task import Score
+from fewfed.tasks.classification import Classification
+from fewfed.tasks.regression import Regression
 from fewfed.tree import Tree
-from support import digits_federation, job_of, run
+from support import digits_federation, job_of, run, states
 
 TRAINING = {"lr": 0.003, "epochs": 3}
 
@@ -50,8 +51,9 @@ class Models:
 
     def after_round(self, view: Any) -> None:
         start = view.job.method.client_init(view.job.setup)
-        states = [view.store.get(client) or start for client in range(len(view.job.federation))]
-        self.found[:] = [view.job.method.predictor(view.server, state) for state in states]
+        left = states(view.executor, len(view.job.federation))
+        everybody = [left.get(client, start) for client in range(len(view.job.federation))]
+        self.found[:] = [view.job.method.predictor(view.server, state) for state in everybody]
 
 
 def test_personal_models_are_averaged_over_all_clients_and_matched_to_their_own_labels() -> None:
@@ -113,10 +115,7 @@ def test_rounds_between_evaluations_have_no_scores_but_the_last_always_has() -> 
 
 def test_scoring_does_not_change_the_run() -> None:
     job = job_of("fedavg", training=TRAINING)
-    servers = [
-        run_rounds(job, Sequential(job), observers, rounds=3, cohort=3, store=ClientStore())
-        for observers in ([], [Evaluate()])
-    ]
+    servers = [run_rounds(job, Sequential(job), observers, rounds=3, cohort=3) for observers in ([], [Evaluate()])]
     assert all(
         torch.equal(servers[0]["model"][p][k], v)
         for p in ("params", "buffers")

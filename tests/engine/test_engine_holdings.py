@@ -76,7 +76,7 @@ def test_a_model_that_was_received_in_one_phase_is_not_sent_for_the_next() -> No
     recorder = run(job_of("flea", digits_federation(3, 20)), rounds=2, cohort=3)
     model = tree.nbytes({"model": recorder.views[0].phases[0].shared["model"]})
     second = recorder.views[1].phases[0]
-    assert second.bytes_down == 3 * (tree.nbytes(second.shared) - model)
+    assert second.record.traffic.down == 3 * (tree.nbytes(second.shared) - model)
 
 
 contents = st.sampled_from([0.0, 1.0, 2.0])

@@ -11,20 +11,24 @@ from exact import differences
 from torch import Tensor, nn
 
 from fewfed import networks, tree
-from fewfed.engine import trial
 from fewfed.engine.choices import Answer, Choices
-from fewfed.engine.client import evaluate, run_member
 from fewfed.engine.evaluation import Evaluate
-from fewfed.engine.job import Done, Job, Member
+from fewfed.engine.executors.workers import trial
+from fewfed.engine.executors.workers.executor import Workers
+from fewfed.engine.executors.workers.options import Options
+from fewfed.engine.executors.workers.trial import Way
+from fewfed.engine.homes import SimulatedHomes
+from fewfed.engine.job import Job
 from fewfed.engine.layout import Layout, channels_last, has_kernels, in_reading_order
-from fewfed.engine.trial import Way
-from fewfed.engine.workers import Workers
+from fewfed.engine.outcomes import Finished
+from fewfed.engine.scoring import evaluate
+from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import ConfigError
-from fewfed.executors import Surroundings, executor_for, refuse_unused
-from fewfed.experiment import Experiment
 from fewfed.methods.registry import choose
 from fewfed.network import Network
 from fewfed.phase import Clock
+from fewfed.runs.executors import Surroundings, executor_for, refuse_unused
+from fewfed.runs.experiment import resolve
 from fewfed.tree import Tree
 from support import EXACT, Recorder, digits_federation, gap, in_double, job_of, run
 
@@ -55,7 +59,7 @@ def network(*after: nn.Module) -> Network:
 
 @contextmanager
 def workers(job: Job, layout: Layout, stack: int = 1) -> Iterator[Workers]:
-    executor = Workers(job, 2, stack, layout)
+    executor = Workers(job, options=Options(2, stack, layout))
     try:
         yield executor
     finally:
@@ -95,16 +99,16 @@ def test_what_leaves_a_turn_is_laid_out_as_ever_and_agrees_to_rounding(name: str
     clock = Clock(0, 2, 2)
     phase = job.method.phases(clock)[0]
     server = job.method.server_init(job.setup)
-    shared = job.method.broadcast(server, phase)
-    member = Member(2, job.method.personal(server, phase, 2), job.method.client_init(job.setup))
-    plain, last = (run_member(job, phase, clock, shared, member, way) for way in (False, True))
-    assert isinstance(plain, Done)
-    assert isinstance(last, Done)
-    for ours, theirs in ((last.upload, plain.upload), (last.state, plain.state)):
+    shared = phase.does.broadcast(server)
+    member = Member(2, phase.does.personal(server, 2), job.method.client_init(job.setup))
+    plain, last = (run_turn(job, phase, clock, shared, member, way) for way in (False, True))
+    assert isinstance(plain, Finished)
+    assert isinstance(last, Finished)
+    for ours, theirs in ((last.packet.arrays, plain.packet.arrays), (last.state, plain.state)):
         strides = {path: leaf.stride() for path, leaf in tree.leaves(ours)}
         assert strides == {path: torch.empty(leaf.shape).stride() for path, leaf in tree.leaves(ours)}
         assert not list(tree.leaves(theirs)) or gap(ours, theirs) < EXACT
-    assert (last.weight, last.steps) == (plain.weight, plain.steps)
+    assert (last.packet.weight, last.packet.steps) == (plain.packet.weight, plain.packet.steps)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "flea", "fedfa", "fedbn", "fedsam", "sem(fedavg)"])
@@ -124,7 +128,7 @@ def test_moments_follow_their_kernels(optimizer: str) -> None:
 
 def test_what_a_network_drops_does_not_depend_on_the_layout() -> None:
     job = small_job(net=network(nn.Dropout(0.5), nn.Flatten()))
-    assert job.net.draws
+    assert job.net.is_random
     found = ended(job, "channels_last").server
     assert gap(found, reference(job)) < EXACT
     other = small_job(net=network(nn.Dropout(0.3), nn.Flatten()))
@@ -167,7 +171,7 @@ def any_run(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.parametrize(("margin", "way"), [(1e9, Way.CHANNELS_LAST), (0.0, Way.ALONE)])
+@pytest.mark.parametrize(("margin", "way"), [(1e9, Way.CHANNELS_LAST), (0.0, Way.ONE_BY_ONE)])
 @pytest.mark.parametrize("stack", [0, 1])
 def test_timing_chooses_once_for_few_clients_and_slow_steps_too(
     any_run: pytest.MonkeyPatch, margin: float, way: Way, stack: int
@@ -176,7 +180,7 @@ def test_timing_chooses_once_for_few_clients_and_slow_steps_too(
     job = small_job()
     found = ended(job, "auto", stack)
     (event,) = found.events
-    assert event.startswith(f"phase 'train': clients {way}, timed: plain ")
+    assert event.startswith(f"clients of phase 'train': {way}, timed: plain ")
     assert "channels last" in event
     assert bool(differences(found.server, reference(job))) == (way is Way.CHANNELS_LAST)
 
@@ -199,7 +203,7 @@ def test_stacks_are_tried_against_the_faster_layout(any_run: pytest.MonkeyPatch)
     for margin, way in ((0.0, Way.CHANNELS_LAST), (1e9, Way.STACKED)):
         any_run.setattr(trial, "MARGIN", margin)
         (event,) = ended(small_job(), "auto", stack=0).events
-        assert event.startswith(f"phase 'train': clients {way}, timed: plain ")
+        assert event.startswith(f"clients of phase 'train': {way}, timed: plain ")
         assert f"; timed on 3: {Way.CHANNELS_LAST} " in event
 
 
@@ -208,31 +212,33 @@ def test_a_network_that_needs_its_features_in_order_keeps_them_so(any_run: pytes
     job = small_job(net=network(Viewed()))
     found = ended(job, "auto")
     (event,) = found.events
-    assert event.startswith(f"phase 'train': clients one by one, since {Way.CHANNELS_LAST} fails: ")
+    assert event.startswith(f"clients of phase 'train': one by one, since {Way.CHANNELS_LAST} fails: ")
     assert not differences(found.server, reference(job))
 
 
 def test_an_experiment_says_how_and_its_past_says_what_was_chosen(any_run: pytest.MonkeyPatch) -> None:
     any_run.setattr(trial, "LAYOUT_MARGIN", 1e9)
     job = small_job()
-    before = Choices()
-    before.keep("workers, phase train", Answer(Way.ALONE, "timed"))
-    for settings, choices, exact in (
-        (Experiment(executor="workers", processes=2), Choices(), False),
-        (Experiment(executor="workers", processes=2), before, True),
-        (Experiment(executor="workers", processes=2, cpu_layout="plain"), Choices(), True),
-        (Experiment(executor="workers", processes=2, cpu_layout="channels_last", cpu_stack=1), Choices(), False),
-        (Experiment(executor="workers", processes=2, exact=True), Choices(), True),
+    expected, before = reference(job), Choices()
+    before.keep("workers, phase train", Answer(Way.ONE_BY_ONE, "timed"))
+    for given, choices, exact in (
+        ({}, Choices(), False),
+        ({}, before, True),
+        ({"workers.layout": "plain"}, Choices(), True),
+        ({"workers.layout": "channels_last", "workers.stack": 1}, Choices(), False),
+        ({"exact": True}, Choices(), True),
     ):
-        executor = executor_for(settings, job, 6, Surroundings(), choices)
+        resolved = resolve("fedavg", {"executor": "workers", "workers.processes": 2, **given})
+        executor = executor_for(resolved, job, SimulatedHomes(job), 6, Surroundings(), choices)
         try:
             found = run(job, cohort=6, executor=executor)
         finally:
             executor.close()
-        assert bool(differences(found.server, reference(job))) != exact
+        assert bool(differences(found.server, expected)) != exact
 
 
 @pytest.mark.parametrize("executor", ["sequential", "cuda"])
 def test_layouts_of_the_workers_are_refused_elsewhere(executor: str) -> None:
-    with pytest.raises(ConfigError, match="cpu_layout = channels_last needs executor 'workers'"):
-        refuse_unused(Experiment(executor=executor, cpu_layout="channels_last"))  # type: ignore[arg-type]
+    resolved = resolve("fedavg", {"executor": executor, "workers.layout": "channels_last"})
+    with pytest.raises(ConfigError, match=r"workers\.layout = channels_last needs executor 'workers', not"):
+        refuse_unused(resolved, cohort=6)

@@ -14,17 +14,17 @@ from probes import Interrupted, fail
 from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
-from fewfed.engine.client import run_member
-from fewfed.engine.job import PSEUDO_CLIENT, Done, Job, Member, members_of
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.job import PSEUDO_CLIENT, Job, members_of
 from fewfed.engine.loop import run_rounds
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
+from fewfed.engine.outcomes import Finished
+from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import RunError
-from fewfed.method import Combined, Context, Report, Setup
+from fewfed.method import Combined, Context, Part, Report, Setup
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import NOTHING, Clock, Cohort, Combine, Phase
+from fewfed.phase import MODEL, NOTHING, Clock, Cohort, Combine, Phase, Role, Upload
 from fewfed.tree import Tree
-from support import digits_federation, digits_network, job_of, linear_network, run, traffic
+from support import digits_federation, digits_network, job_of, linear_network, run, states, traffic
 
 ROW_BYTES = 3 * 8
 MODEL_BYTES = 2 * 3 * 8
@@ -50,10 +50,12 @@ class Survey(FedAvg):
     """Three exchanges a round: everybody reports, the round's clients train, the server trains on what it collected."""
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        asked = {"rows": Upload(Combine.CONCAT, Role.INPUTS, rows=1.0), "size": Upload(Combine.SUM, Role.COUNTS)}
+        judged = {**MODEL, "seen": Upload(Combine.SUM, Role.STATISTICS)}
         return (
-            Phase("ask", 0, {"rows": Combine.CONCAT, "size": Combine.SUM}, Cohort.ALL),
-            Phase("train", clock.epochs, keeps_state=True),
-            Phase("judge", 1, {"model": Combine.MEAN, "seen": Combine.SUM}, Cohort.SERVER, training={"batch": 100}),
+            Phase("ask", Ask(self), 0, asked, Cohort.ALL),
+            Phase("train", self, clock.epochs, keeps_state=True),
+            Phase("judge", Judge(self), 1, judged, Cohort.SERVER, training={"batch": 100}),
         )
 
     def client_init(self, setup: Setup) -> Tree:
@@ -62,33 +64,55 @@ class Survey(FedAvg):
     def server_init(self, setup: Setup) -> Tree:
         return {**super().server_init(setup), "order": torch.zeros(0, dtype=torch.int64)}
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        return {} if phase.name == "ask" else {name: server[name] for name in ("model", "rows")}
+    def broadcast(self, server: Tree) -> Tree:
+        return {name: server[name] for name in ("model", "rows")}
 
-    def personal(self, server: Tree, phase: Phase, client: int) -> Tree:
-        return {"own": torch.full((5,), float(client))} if phase.name == "train" else {}
-
-    def data(self, ctx: Context) -> Examples:
-        if ctx.phase.name != "judge":
-            return ctx.data
-        return Examples(ctx.shared["rows"], torch.zeros(len(ctx.shared["rows"]), dtype=torch.int64))
-
-    def begin(self, ctx: Context) -> Tree:
-        return {} if ctx.phase.name == "ask" else super().begin(ctx)
+    def personal(self, server: Tree, client: int) -> Tree:
+        return {"own": torch.full((5,), float(client))}
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        if ctx.phase.name == "ask":
-            return Report({"rows": ctx.data.x[:2], "size": torch.tensor(float(ctx.size))}, {}, 1.0)
-        report = super().end(work, ctx)
-        if ctx.phase.name == "train":
-            assert ctx.personal["own"].tolist() == [float(ctx.client)] * 5
-            return report._replace(state={"times": ctx.state["times"] + 1})
-        return Report({**report.upload, "seen": torch.tensor(float(ctx.client))}, {}, 1.0)
+        assert ctx.personal["own"].tolist() == [float(ctx.client)] * 5
+        return super().end(work, ctx)._replace(state={"times": ctx.state["times"] + 1})
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
-        number = {"ask": 1, "train": 2, "judge": 3}[phase.name]
-        order = torch.cat([server["order"], torch.tensor([number])])
-        return {**super().absorb(server, phase, combined), "order": order}
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
+        return in_turn(2, super().absorb(server, combined))
+
+
+class Ask(Part[Survey]):
+    """Everybody sends two rows, and says how many it has."""
+
+    def broadcast(self, server: Tree) -> Tree:
+        return {}
+
+    def begin(self, ctx: Context) -> Tree:
+        return {}
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        return Report({"rows": ctx.data.x[:2], "size": torch.tensor(float(ctx.size))}, {}, 1.0)
+
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
+        return in_turn(1, super().absorb(server, combined))
+
+
+class Judge(Part[Survey]):
+    """The server trains on the rows it has."""
+
+    def broadcast(self, server: Tree) -> Tree:
+        return {name: server[name] for name in ("model", "rows")}
+
+    def data(self, ctx: Context) -> Examples:
+        return Examples(ctx.shared["rows"], torch.zeros(len(ctx.shared["rows"]), dtype=torch.int64))
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        return Report({**super().end(work, ctx).upload, "seen": torch.tensor(float(ctx.client))}, {}, 1.0)
+
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
+        return in_turn(3, super().absorb(server, combined))
+
+
+def in_turn(number: int, server: Tree) -> Tree:
+    """The server with a note of which phase it absorbed."""
+    return {**server, "order": torch.cat([server["order"], torch.tensor([number])])}
 
 
 SIZES = [4, 3, 6, 1, 5]
@@ -132,13 +156,13 @@ def test_each_cohort_has_its_members() -> None:
     assert len(train.combined.clients) == 2
     assert judge.combined.clients == (PSEUDO_CLIENT,)
     assert float(judge.combined.values["seen"]) == PSEUDO_CLIENT
-    assert judge.steps == 1
+    assert judge.record.steps == 1
 
 
 def test_members_come_in_ascending_order_whatever_was_drawn() -> None:
-    assert list(members_of(Phase("train", 1), [5, 0, 3], 9)) == [0, 3, 5]
-    assert list(members_of(Phase("train", 1, cohort=Cohort.ALL), [5], 4)) == [0, 1, 2, 3]
-    assert list(members_of(Phase("train", 1, cohort=Cohort.UNION), [5], 4)) == [PSEUDO_CLIENT]
+    assert list(members_of(Phase("train", FedAvg(), 1), [5, 0, 3], 9)) == [0, 3, 5]
+    assert list(members_of(Phase("train", FedAvg(), 1, cohort=Cohort.ALL), [5], 4)) == [0, 1, 2, 3]
+    assert list(members_of(Phase("train", FedAvg(), 1, cohort=Cohort.UNION), [5], 4)) == [PSEUDO_CLIENT]
 
 
 @dataclass(frozen=True)
@@ -146,7 +170,8 @@ class Together(FedAvg):
     """Trains on everybody's rows in one place."""
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, {"model": Combine.MEAN, "x": Combine.KEEP}, Cohort.UNION),)
+        uploads = {**MODEL, "x": Upload(Combine.KEEP, Role.INPUTS, rows=1.0)}
+        return (Phase("train", self, clock.epochs, uploads, Cohort.UNION),)
 
     def end(self, work: Tree, ctx: Context) -> Report:
         report = super().end(work, ctx)
@@ -159,18 +184,18 @@ def test_a_union_holds_every_clients_rows_and_sends_nothing() -> None:
     everything = torch.cat([made.federation.examples(k).x for k in range(len(SIZES))])
     assert torch.equal(result.combined.values["x"][str(PSEUDO_CLIENT)], everything)
     assert result.combined.weights == (float(sum(SIZES)),)
-    assert result.steps == 2 * -(-sum(SIZES) // 8)
-    assert (result.bytes_up, result.bytes_down) == (0, 0)
+    assert result.record.steps == 2 * -(-sum(SIZES) // 8)
+    assert (result.record.traffic.up, result.record.traffic.down) == (0, 0)
 
 
 def test_states_are_handed_back_to_the_client_that_left_them() -> None:
     made = job(Survey(), SIZES)
-    store = ClientStore()
-    run_rounds(made, Sequential(made), [], rounds=6, cohort=2, store=store)
+    executor = Sequential(made)
+    run_rounds(made, executor, [], rounds=6, cohort=2)
+    left = states(executor, len(SIZES))
     drawn = [client for round in range(6) for client in made.plan.cohort(round, len(SIZES), 2)]
     for client in range(len(SIZES)):
-        state = store.get(client)
-        assert (0 if state is None else int(state["times"])) == drawn.count(client)
+        assert (int(left[client]["times"]) if client in left else 0) == drawn.count(client)
 
 
 @dataclass(frozen=True)
@@ -191,7 +216,7 @@ class Silent(FedAvg):
     """Everybody trains, nothing is uploaded."""
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, NOTHING),)
+        return (Phase("train", self, clock.epochs, NOTHING),)
 
     def end(self, work: Tree, ctx: Context) -> Report:
         return Report({}, {}, 1.0)
@@ -211,9 +236,11 @@ def test_a_failing_member_is_left_out_of_the_mean_and_nothing_else_changes() -> 
     recorder = run(made, rounds=1, cohort=5)
     phase = made.method.phases(Clock(0, 1, made.training.epochs))[0]
     shared = {"model": made.net.model()}
-    outcomes = [run_member(made, phase, Clock(0, 1, made.training.epochs), shared, Member(k)) for k in (0, 1, 3, 4)]
+    outcomes = [run_turn(made, phase, Clock(0, 1, made.training.epochs), shared, Member(k)) for k in (0, 1, 3, 4)]
     weights = [
-        outcome.upload["model"]["params"]["head.weight"].numpy() for outcome in outcomes if isinstance(outcome, Done)
+        outcome.packet.arrays["model"]["params"]["head.weight"].numpy()
+        for outcome in outcomes
+        if isinstance(outcome, Finished)
     ]
     expected = np.average(np.stack(weights), axis=0, weights=[4, 3, 1, 5])
     np.testing.assert_allclose(recorder.server["model"]["params"]["head.weight"].numpy(), expected, rtol=1e-14)
@@ -221,7 +248,7 @@ def test_a_failing_member_is_left_out_of_the_mean_and_nothing_else_changes() -> 
     assert result.combined.clients == (0, 1, 3, 4)
     assert result.combined.weights == (4.0, 3.0, 1.0, 5.0)
     assert recorder.metrics[0]["failed"] == [
-        {"client": 2, "phase": "train", "reason": "RuntimeError: the sensor is unplugged"}
+        {"client": 2, "phase": "train", "reason": "RuntimeError: the sensor is unplugged", "cause": "client"}
     ]
     assert recorder.metrics[0]["bytes"] == traffic(4 * MODEL_BYTES, 5 * MODEL_BYTES)
 
@@ -230,21 +257,21 @@ def test_a_failing_member_keeps_the_state_it_had() -> None:
     @dataclass(frozen=True)
     class FailsLater(Survey):
         def end(self, work: Tree, ctx: Context) -> Report:
-            if ctx.phase.name == "train" and ctx.client == 1 and not ctx.clock.first:
+            if ctx.client == 1 and not ctx.clock.first:
                 raise RuntimeError("gone")
             return super().end(work, ctx)
 
     made = job(FailsLater(), SIZES)
-    store = ClientStore()
-    run_rounds(made, Sequential(made), [], rounds=3, cohort=5, store=store)
-    assert [int((store.get(client) or {})["times"]) for client in range(5)] == [3, 1, 3, 3, 3]
+    executor = Sequential(made)
+    run_rounds(made, executor, [], rounds=3, cohort=5)
+    assert [int(state["times"]) for state in states(executor, 5).values()] == [3, 1, 3, 3, 3]
 
 
 def test_loss_terms_of_a_phase_are_means_over_all_steps() -> None:
     made = job(FedAvg(), [4, 16], epochs=1, batch=4)
-    phase, clock = Phase("train", 1), Clock(0, 1, 1)
-    outcomes = [run_member(made, phase, clock, {"model": made.net.model()}, Member(k)) for k in (0, 1)]
-    few, many = (outcome.terms["task"] for outcome in outcomes if isinstance(outcome, Done))
+    phase, clock = Phase("train", FedAvg(), 1), Clock(0, 1, 1)
+    outcomes = [run_turn(made, phase, clock, {"model": made.net.model()}, Member(k)) for k in (0, 1)]
+    few, many = (outcome.packet.terms["task"] for outcome in outcomes if isinstance(outcome, Finished))
     metrics = run(made, rounds=1, cohort=2).metrics[0]
     assert metrics["steps"] == 5
     assert metrics["phases"]["train"]["terms"]["task"] == pytest.approx((1 * few + 4 * many) / 5)

@@ -17,15 +17,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fewfed import tree
-from fewfed.engine.device.executor import Device
-from fewfed.engine.device.options import DeviceOptions
-from fewfed.engine.job import Executor, Job
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.workers import Workers
+from fewfed.engine.executor import Executor
+from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.options import Options
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.executors.workers import options as workers
+from fewfed.engine.executors.workers.executor import Workers
+from fewfed.engine.job import Job
+from fewfed.engine.layout import Layout
+from fewfed.engine.optimizer import LocalOptimizer
 from fewfed.method import Batch, Context
 from fewfed.methods.fedavg import FedAvg
 from fewfed.network import Network
-from fewfed.optim import Optimizer
+from fewfed.training import Optimizer
 from fewfed.tree import Tree
 from support import digits_federation, gap, in_double, job_of, run
 
@@ -84,9 +88,10 @@ def executor(kind: str, job: Job) -> Iterator[Executor]:
     if name == "sequential":
         made = Sequential(job)
     elif name == "workers":
-        made = Workers(job, 2, stack=4 if way == "stacked" else 1, layout="channels_last" if way == "last" else "plain")
+        layout: Layout = "channels_last" if way == "last" else "plain"
+        made = Workers(job, options=workers.Options(2, stack=4 if way == "stacked" else 1, layout=layout))
     else:
-        made = Device(job, DeviceOptions(device="cpu", plan=way, width=4))  # type: ignore[arg-type]
+        made = Device(job, options=Options(device="cpu", mode=way, stack=4))  # type: ignore[arg-type]
     try:
         yield made
     finally:
@@ -117,12 +122,11 @@ def test_gradients_may_lie_in_any_order() -> None:
     odd.append(torch.tensor(0.5, dtype=torch.float64).expand(6))
     assert [g.stride() for g in odd] != [p.stride() for p in params]
     mine = [p.clone() for p in params]
-    optimizer = Optimizer("adam")
-    memory = optimizer.init(mine)
+    local = LocalOptimizer(Optimizer("adam"), mine)
     reference = [p.clone().requires_grad_() for p in params]
     adam = torch.optim.Adam(reference, lr=0.1, fused=False)
     for _ in range(3):
-        optimizer.step(mine, odd, memory, 0.1)
+        local.step(odd, 0.1)
         for p, g in zip(reference, odd, strict=True):
             p.grad = g.clone()
         adam.step()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,23 +21,27 @@ from processes import children, open_files
 
 from fewfed import tree
 from fewfed.engine.evaluation import Evaluate
-from fewfed.engine.job import Done, Executor, Failed, Job, Member, Outcome
+from fewfed.engine.events import Event, WorkerDied
+from fewfed.engine.executor import Executor, Invited
+from fewfed.engine.executors.local import LocalExecutor
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.executors.workers.executor import Workers
+from fewfed.engine.executors.workers.options import Options
+from fewfed.engine.job import Job
 from fewfed.engine.loop import Observer, RoundView, run_rounds
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
-from fewfed.engine.workers import Workers
+from fewfed.engine.outcomes import Done, Failed, Outcome, Partial
 from fewfed.method import Context, Method
 from fewfed.methods.fedavg import FedAvg
 from fewfed.phase import Clock
 from fewfed.tree import Tree
-from support import Recorder, digits_federation, job_of
+from support import Recorder, briefing_of, digits_federation, job_of, states
 
 pytestmark = pytest.mark.timeout(60)
 
 
 @contextmanager
 def workers(job: Job, processes: int) -> Iterator[Workers]:
-    executor = Workers(job, processes)
+    executor = Workers(job, options=Options(processes, stack=1, layout="plain"))
     try:
         yield executor
     finally:
@@ -47,45 +52,46 @@ def small_job(method: str | Method, clients: int = 5) -> Job:
     return job_of(method, digits_federation(clients, [6, 9, 3, 12, 7, 5, 8, 4][:clients]), training={"epochs": 1})
 
 
-def outcomes(executor: Executor, job: Job, members: list[Member]) -> list[Outcome]:
+@dataclass(frozen=True)
+class Came:
+    """What one member came to, and what it remembers afterwards."""
+
+    outcome: Outcome
+    state: Tree | None
+
+
+def outcomes(executor: LocalExecutor, job: Job, members: Iterable[Invited]) -> list[Came]:
     """One training phase, every outcome copied out of the executor's memory."""
-    clock = Clock(0, 1, job.training.epochs)
-    phase = job.method.phases(clock)[0]
-    shared = job.method.broadcast(job.method.server_init(job.setup), phase)
-    return [_copied(outcome) for outcome in executor.run(phase, clock, shared, members)]
+    briefing = briefing_of(job, Clock(0, 1, job.training.epochs))
+    found = [_copied(outcome) for outcome in executor.run(briefing, members)]
+    return [Came(outcome, executor.homes.remembered(_client(outcome))) for outcome in found]
 
 
 def _copied(outcome: Outcome) -> Outcome:
-    if isinstance(outcome, Failed):
-        return outcome
-    return Done(
-        outcome.client,
-        tree.clone(outcome.upload),
-        tree.clone(outcome.state),
-        outcome.weight,
-        outcome.steps,
-        outcome.terms,
-    )
+    if isinstance(outcome, Done):
+        return Done(dataclasses.replace(outcome.packet, arrays=tree.clone(outcome.packet.arrays)))
+    return outcome
 
 
-def assert_same_outcomes(left: list[Outcome], right: list[Outcome]) -> None:
-    assert [type(outcome) for outcome in left] == [type(outcome) for outcome in right]
+def _client(outcome: Outcome) -> int:
+    assert not isinstance(outcome, Partial)
+    return outcome.client if isinstance(outcome, Failed) else outcome.packet.sender
+
+
+def assert_same_outcomes(left: list[Came], right: list[Came]) -> None:
+    assert [type(came.outcome) for came in left] == [type(came.outcome) for came in right]
     for ours, theirs in zip(left, right, strict=True):
-        if isinstance(ours, Failed) or isinstance(theirs, Failed):
-            assert ours == theirs
-            continue
-        assert (ours.client, ours.weight, ours.steps, ours.terms) == (
-            theirs.client,
-            theirs.weight,
-            theirs.steps,
-            theirs.terms,
-        )
-        assert not differences(ours.upload, theirs.upload)
-        assert not differences(ours.state, theirs.state)
+        assert not differences({"state": ours.state or {}}, {"state": theirs.state or {}})
+        if isinstance(ours.outcome, Done) and isinstance(theirs.outcome, Done):
+            mine, other = ours.outcome.packet, theirs.outcome.packet
+            assert dataclasses.replace(mine, arrays={}) == dataclasses.replace(other, arrays={})
+            assert not differences(mine.arrays, other.arrays)
+        else:
+            assert ours.outcome == theirs.outcome
 
 
-def members_with_states(job: Job, clients: int) -> list[Member]:
-    return [Member(k, {}, job.method.client_init(job.setup)) for k in range(clients)]
+def invited(clients: int) -> list[Invited]:
+    return [Invited(client, {}) for client in range(clients)]
 
 
 @dataclass(frozen=True)
@@ -98,11 +104,10 @@ class Ran:
 
 
 def ran(job: Job, executor: Executor, rounds: int = 2, observers: tuple[Observer, ...] = ()) -> Ran:
-    recorder, store = Recorder(), ClientStore()
+    recorder = Recorder()
     everyone = len(job.federation)
-    server = run_rounds(job, executor, [Evaluate(), *observers, recorder], rounds=rounds, cohort=everyone, store=store)
-    states = {k: state for k in range(everyone) if (state := store.get(k)) is not None}
-    return Ran(server, states, [without_seconds(metrics) for metrics in recorder.metrics])
+    server = run_rounds(job, executor, [Evaluate(), *observers, recorder], rounds=rounds, cohort=everyone)
+    return Ran(server, states(executor, everyone), [without_seconds(metrics) for metrics in recorder.metrics])
 
 
 def quiet(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -113,7 +118,7 @@ def quiet(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("processes", [1, 2, 8])
 def test_outcomes_are_those_of_one_process_whether_workers_are_few_or_many(method: str, processes: int) -> None:
     job = small_job(method)
-    members = members_with_states(job, 5)
+    members = invited(5)
     with workers(job, processes) as executor:
         assert_same_outcomes(outcomes(executor, job, members), outcomes(Sequential(job), job, members))
 
@@ -152,7 +157,7 @@ def test_scores_are_those_of_one_process_over_several_parts_of_the_test_rows() -
 
 def test_failures_are_reported_the_same_way() -> None:
     job = small_job(Interrupted(happens=fail(1, 3)))
-    members = members_with_states(job, 5)
+    members = invited(5)
     with workers(job, 2) as executor:
         assert_same_outcomes(outcomes(executor, job, members), outcomes(Sequential(job), job, members))
 
@@ -163,17 +168,18 @@ def test_an_error_of_any_kind_in_a_method_is_reported_the_same_way() -> None:
             ctx.no_such_thing  # type: ignore[attr-defined]  # noqa: B018
 
     job = small_job(Interrupted(happens=misspelt))
-    members = members_with_states(job, 5)
+    members = invited(5)
     with workers(job, 2) as executor:
         together = outcomes(executor, job, members)
-    assert isinstance(together[2], Failed)
-    assert "no_such_thing" in together[2].reason
+    odd = together[2].outcome
+    assert isinstance(odd, Failed)
+    assert "no_such_thing" in odd.reason
     assert_same_outcomes(together, outcomes(Sequential(job), job, members))
 
 
 def test_a_broken_loss_is_reported_the_same_way() -> None:
     job = small_job(ExtraTerm(client=4, value=float("nan")))
-    members = members_with_states(job, 5)
+    members = invited(5)
     with workers(job, 2) as executor:
         assert_same_outcomes(outcomes(executor, job, members), outcomes(Sequential(job), job, members))
 
@@ -188,16 +194,17 @@ def test_a_worker_killed_in_the_middle_of_a_phase_is_replaced_and_changes_nothin
     assert not differences(survived.server, undisturbed.server)
     assert quiet(survived.metrics) == quiet(undisturbed.metrics)
     assert [len(metrics["events"]) for metrics in survived.metrics] == [1, 0]
-    event = survived.metrics[0]["events"][0]
-    assert "died" in event
-    assert "signal 9" in event
-    assert str(victim) in event
+    event = Event.from_json(survived.metrics[0]["events"][0])
+    assert isinstance(event, WorkerDied)
+    assert event.cause == "signal 9"
+    assert str(victim) in event.again
+    assert "died" in str(event)
 
 
 def test_two_clients_that_die_once_each_are_both_tried_again(tmp_path: Path) -> None:
-    """Client 4 runs while client 2 waits behind it for its second try: only the one that ran is to blame."""
+    """Client 3 runs while client 2 waits behind it for its second try: only the one that ran is to blame."""
     reference = small_job(FedAvg())
-    job = small_job(Interrupted(happens=kill_both_once(early=2, late=4, folder=tmp_path)))
+    job = small_job(Interrupted(happens=kill_both_once(early=2, late=3, folder=tmp_path)))
     with workers(job, 2) as executor:
         survived = ran(job, executor, rounds=1)
     assert survived.metrics[0]["failed"] == []
@@ -215,6 +222,7 @@ def test_a_client_that_always_kills_its_worker_is_left_out_and_the_others_stand(
     for metrics in survived.metrics:
         assert [(failure["client"], failure["phase"]) for failure in metrics["failed"]] == [(1, "train")]
         assert "died" in metrics["failed"][0]["reason"]
+        assert metrics["failed"][0]["cause"] == "worker"
         assert len(metrics["events"]) == 2
 
 
@@ -239,7 +247,7 @@ def test_a_worker_killed_while_it_has_nothing_to_do_is_replaced(choose: Callable
     undisturbed = ran(job, Sequential(job))
     assert not differences(survived.server, undisturbed.server)
     assert quiet(survived.metrics) == quiet(undisturbed.metrics)
-    assert any("died" in event for event in survived.metrics[1]["events"])
+    assert any(event["kind"] == WorkerDied.kind for event in survived.metrics[1]["events"])
 
 
 def test_closing_leaves_no_process_and_no_open_file(tmp_path: Path) -> None:
@@ -256,10 +264,8 @@ def test_closing_leaves_no_process_and_no_open_file(tmp_path: Path) -> None:
 def test_closing_in_the_middle_of_a_phase_leaves_no_process() -> None:
     before = children()
     job = small_job("fedavg")
-    clock = Clock(0, 1, 1)
     with workers(job, 2) as executor:
-        phase = job.method.phases(clock)[0]
-        running = executor.run(phase, clock, {"model": job.net.model()}, members_with_states(job, 5))
+        running = executor.run(briefing_of(job, Clock(0, 1, 1)), invited(5))
         next(running)
     assert children() == before
 
@@ -273,27 +279,28 @@ def test_as_many_workers_as_cores_unless_told_otherwise() -> None:
 def test_a_slow_client_does_not_pile_the_others_up_in_memory(tmp_path: Path) -> None:
     """Whoever waits for the first client's turn: the executor asks for no more than it may keep."""
 
+    home = os.getpid()
+
     @dataclass(frozen=True)
     class Slow(FedAvg):
         def begin(self, ctx: Context) -> Tree:
-            while ctx.client == 0 and not (tmp_path / "go").exists():
+            while os.getpid() != home and ctx.client == 0 and not (tmp_path / "go").exists():
                 time.sleep(0.01)
             return super().begin(ctx)
 
     job = job_of(Slow(), digits_federation(200, (4,) * 200), training={"epochs": 1, "batch": 4})
     asked = []
 
-    def everybody() -> Iterator[Member]:
+    def everybody() -> Iterator[Invited]:
         for client in range(200):
             asked.append(client)
-            yield Member(client)
+            yield Invited(client, {})
 
-    clock = Clock(0, 1, 1)
-    (phase,) = job.method.phases(clock)
-    executor = Workers(job, 2)
+    briefing = briefing_of(job, Clock(0, 1, 1))
+    executor = Workers(job, options=Options(2, stack=1, layout="plain"))
     threading.Timer(1.5, (tmp_path / "go").touch).start()
     try:
-        outcomes = executor.run(phase, clock, {"model": job.net.model()}, everybody())
+        outcomes = executor.run(briefing, everybody())
         next(outcomes)
         assert len(asked) <= 2 * (8 + 2) + 2
         assert len(list(outcomes)) == 199

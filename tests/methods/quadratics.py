@@ -14,7 +14,7 @@ from fewfed.engine.job import Job
 from fewfed.method import Method
 from fewfed.methods.registry import choose
 from fewfed.plan import Plan
-from fewfed.task import Regression
+from fewfed.tasks.regression import Regression
 from fewfed.training import Training
 from fewfed.tree import Tree
 from support import linear_network

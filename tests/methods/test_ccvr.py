@@ -15,8 +15,8 @@ from fewfed.methods.ccvr import CCVR, COLLECT, Gaussians, moments, pooled, safe_
 from fewfed.methods.local import Local
 from fewfed.methods.registry import choose
 from fewfed.phase import Clock, Cohort, Combine
-from fewfed.plan import Draws
-from fewfed.task import Classification
+from fewfed.plan import Random
+from fewfed.tasks.classification import Classification
 from support import context, digits_federation, digits_network, job_of, linear_network, run
 
 
@@ -29,12 +29,12 @@ def test_moments_of_two_clients_pool_to_those_of_their_union(flea_values: dict[s
     for name in ("client_a", "client_b"):
         x = torch.tensor(case[name], dtype=torch.float64)
         ctx = context(net, Examples(x, torch.zeros(len(x), dtype=torch.long)), phase=phase, task=Classification(2))
-        uploads.append(method.end(net.model(), ctx).upload)
+        uploads.append(phase.does.end(net.model(), ctx).upload)
     union = pooled(*(uploads[0][name] + uploads[1][name] for name in ("sum", "outer", "count")))
     assert union.classes.tolist() == [0]
     assert union.mean[0].tolist() == pytest.approx(case["mean"], abs=1e-12)
     assert union.covariance[0].flatten().tolist() == pytest.approx(np.ravel(case["cov"]).tolist(), abs=1e-12)
-    assert set(phase.uploads.values()) == {Combine.SUM}
+    assert {upload.combine for upload in phase.uploads.values()} == {Combine.SUM}
 
 
 def test_pooling_many_clients_equals_numpys_covariance_of_all_rows() -> None:
@@ -51,7 +51,7 @@ def test_pooling_many_clients_equals_numpys_covariance_of_all_rows() -> None:
 def test_a_single_row_has_no_spread_and_a_singular_covariance_has_a_root() -> None:
     z = torch.tensor([[1.3, 2.7, 0.1]])
     lone = pooled(*moments(z, torch.tensor([1]), 3).values())
-    drawn = sampled(lone, 5, Draws(0))
+    drawn = sampled(lone, 5, Random(0))
     assert drawn.y.tolist() == [1] * 5
     assert torch.allclose(drawn.x, z.expand(5, 3), atol=1e-6)
     line = torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)
@@ -66,7 +66,7 @@ def test_a_single_row_has_no_spread_and_a_singular_covariance_has_a_root() -> No
 def test_samples_have_the_moments_they_were_drawn_from() -> None:
     covariance = torch.tensor([[3.7, 1.5], [1.5, 1.0]], dtype=torch.float64)
     gaussians = Gaussians(torch.tensor([4]), torch.tensor([[2.2, 1.0]], dtype=torch.float64), covariance.unsqueeze(0))
-    drawn = sampled(gaussians, 20000, Draws(1))
+    drawn = sampled(gaussians, 20000, Random(1))
     assert np.allclose(drawn.x.mean(0), [2.2, 1.0], atol=0.06)
     assert np.allclose(np.cov(drawn.x.T.numpy()), covariance, atol=0.12)
 
@@ -82,11 +82,11 @@ def test_only_the_head_changes_and_only_after_the_last_round(form: str) -> None:
     ]
     collect, calibrate = ended.views[-1].phases[1:]
     assert (collect.phase.cohort, calibrate.phase.cohort) == (Cohort.ALL, Cohort.SERVER)
-    assert calibrate.bytes_up == 0
+    assert calibrate.record.traffic.up == 0
     before, after = plain.server["model"]["params"], method.predictor(ended.server, {})["params"]
     changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
     assert changed == {"head.weight", "head.bias"}
-    assert "collected" not in ended.server
+    assert set(ended.server["own"]) == {"calibrated"}, "what was collected is not kept"
 
 
 def test_a_cut_retrains_every_stage_after_it_on_features_of_that_stage() -> None:
@@ -95,7 +95,7 @@ def test_a_cut_retrains_every_stage_after_it_on_features_of_that_stage() -> None
     ended = run(job_of(method, federation), rounds=1, cohort=3)
     features = ended.views[-1].phases[1].combined.values["features"]
     assert features.shape == (6 * 2, 16, 8, 8)
-    before, after = ended.server["model"], method.predictor(ended.server, {})
+    before, after = ended.server["inner"]["model"], method.predictor(ended.server, {})
     kept = {name for name, value in before["params"].items() if torch.equal(value, after["params"][name])}
     assert kept == {name for name in before["params"] if name.startswith("conv1.")}
     assert torch.equal(before["buffers"]["conv1.norm.running_mean"], after["buffers"]["conv1.norm.running_mean"])
@@ -107,7 +107,7 @@ def test_features_are_those_of_the_final_model_in_eval_mode() -> None:
     ended = run(job_of("ccvr", federation), rounds=1, cohort=3)
     features = ended.views[-1].phases[1].combined.values["features"]
     net = digits_network()
-    everybody = net.apply(ended.server["model"], federation.union().x, stop=net.penultimate, train=False)
+    everybody = net.apply(ended.server["inner"]["model"], federation.union().x, stop=net.penultimate, train=False)
     nearest = (features.unsqueeze(1) - everybody).abs().amax(2).min(1).values
     assert len(features) == 9
     assert float(nearest.max()) < 1e-5

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.workers import Workers
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.executors.workers.executor import Workers
+from fewfed.engine.executors.workers.options import Options
 from support import digits_federation, job_of, run, same
 
 
@@ -14,7 +15,7 @@ from support import digits_federation, job_of, run, same
 )
 def test_a_composition_runs_and_agrees_on_all_executors(spec: str) -> None:
     job = job_of(spec, digits_federation(8, 16))
-    workers = Workers(job, 2)
+    workers = Workers(job, options=Options(processes=2, stack=1, layout="plain"))
     try:
         runs = [run(job, rounds=3, cohort=4, executor=executor) for executor in (Sequential(job), workers)]
     finally:
@@ -26,7 +27,7 @@ def test_a_composition_runs_and_agrees_on_all_executors(spec: str) -> None:
 def test_a_relayed_model_is_counted_as_if_clients_sent_it_directly() -> None:
     view = run(job_of("sem(fedavg)", digits_federation(8, 16)), rounds=1, cohort=4).views[0]
     traffic = view.metrics["bytes"]
-    model = sum(leaf.numel() * 4 for part in view.server["model"].values() for leaf in part.values())
+    model = sum(leaf.numel() * 4 for part in view.server["inner"]["model"].values() for leaf in part.values())
     weight = 8  # The sample count travels with the model.
     assert traffic["up"] == 4 * (2 * model + weight)
     assert traffic["down"] == 4 * (2 * model + weight)

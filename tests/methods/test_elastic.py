@@ -12,9 +12,8 @@ from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.method import Combined
 from fewfed.methods.elastic import Elastic
-from fewfed.phase import Phase
 from fewfed.plan import Plan
-from fewfed.task import Regression
+from fewfed.tasks.regression import Regression
 from support import context, digits_federation, digits_network, job_of, linear_network, run
 
 
@@ -71,9 +70,8 @@ def test_each_tensor_moves_by_its_own_factor() -> None:
         "0": {"a": torch.tensor(1.0), "b": torch.tensor(2.0)},
         "5": {"a": torch.tensor(1.0), "b": torch.tensor(0.0)},
     }
-    after = Elastic().absorb(
-        server, Phase("train", 1), Combined({"model": mean, "sensitivity": measured}, (0, 5), (1.0, 1.0))
-    )["model"]
+    combined = Combined({"model": mean, "sensitivity": measured}, (0, 5), (1.0, 1.0))
+    after = Elastic().absorb(server, combined)["model"]
     assert torch.equal(after["params"]["a"], torch.full((2,), 0.5))
     assert torch.equal(after["params"]["b"], torch.ones(1))
     assert torch.equal(after["buffers"]["m"], torch.ones(1))

@@ -11,9 +11,8 @@ from fewfed.method import Combined, Setup
 from fewfed.methods.fedavgm import FedAvgM
 from fewfed.methods.registry import choose
 from fewfed.network import Network
-from fewfed.phase import Phase
 from fewfed.plan import Plan
-from fewfed.task import Classification
+from fewfed.tasks.classification import Classification
 from support import job_of, run
 
 
@@ -36,7 +35,7 @@ def test_batch_norm_statistics_are_the_plain_average() -> None:
     server = method.server_init(Setup(net, Classification(2), Plan(0, 8), 2, (2,)))
     for _ in range(2):
         mean = tree.map(torch.ones_like, server["model"])
-        server = method.absorb(server, Phase("train", 1), Combined({"model": mean}, (0, 1), (1.0, 1.0)))
+        server = method.absorb(server, Combined({"model": mean}, (0, 1), (1.0, 1.0)))
         assert torch.equal(server["model"]["buffers"]["norm.running_mean"], torch.ones(2))
     # Momentum would have carried parameters past 1: weight starts at 1 and stays, bias starts at 0 and overshoots.
     assert torch.equal(server["model"]["params"]["norm.bias"], torch.full((2,), 1.9))

@@ -13,8 +13,8 @@ from fewfed.method import Setup
 from fewfed.methods.fedbn import FedBN, batch_norm_names
 from fewfed.network import Network
 from fewfed.plan import Plan
-from fewfed.task import Classification
-from support import digits_network, job_of, run
+from fewfed.tasks.classification import Classification
+from support import digits_network, job_of, run, states
 
 
 def norm_by_index() -> Network:
@@ -57,11 +57,8 @@ def test_clients_keep_their_own_layers_and_share_the_rest() -> None:
     done = run(job_of("fedbn"), rounds=1)
     view = done.views[0]
     method, net = view.job.method, view.job.net
-    models = {}
-    for client in view.cohort:
-        state = view.store.get(client)
-        assert state is not None
-        models[client] = method.predictor(done.server, state)
+    kept = states(view.executor, 10)
+    models = {client: method.predictor(done.server, kept[client]) for client in view.cohort}
     first, second, _ = models.values()
     names = batch_norm_names(net)
     for kind in ("params", "buffers"):
@@ -73,13 +70,10 @@ def test_clients_keep_their_own_layers_and_share_the_rest() -> None:
 def test_a_client_resumes_with_the_layers_it_kept() -> None:
     """With nothing but BatchNorm to train and one client, training twice is training on."""
     job = job_of("fedbn")
-    done = run(job, rounds=2, cohort=10)
-    changed = run(job, rounds=1, cohort=10)
+    earlier, later = (states(run(job, rounds=rounds, cohort=10).views[-1].executor, 10) for rounds in (1, 2))
     for client in range(10):
-        later, earlier = done.views[-1].store.get(client), changed.views[-1].store.get(client)
-        assert later is not None
-        assert earlier is not None
-        assert float(tree.sq_distance(later["norm"]["buffers"], earlier["norm"]["buffers"])) > 0
+        before, after = earlier[client]["norm"]["buffers"], later[client]["norm"]["buffers"]
+        assert float(tree.sq_distance(after, before)) > 0
 
 
 def test_a_client_that_never_took_part_has_the_initial_layers() -> None:

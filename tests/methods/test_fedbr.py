@@ -11,7 +11,7 @@ from fewfed.method import Context
 from fewfed.methods.fedbr import STAGE, FedBR
 from fewfed.networks.projector import projector, projector_weights
 from fewfed.phase import Clock, Cohort, Phase
-from fewfed.plan import Draws
+from fewfed.plan import Random
 from fewfed.tree import Tree
 from support import batch_of, context, digits, digits_federation, digits_network, gradients, job_of, run, trainable
 
@@ -25,7 +25,7 @@ def turn(method: FedBR, size: int = 6) -> tuple[Context, Tree, Examples, Tree]:
     shared = {"model": digits_network(seed=9).model(), "pseudo": train.x[100:110]}
     ctx = context(NET, data, shared)
     work = trainable(method.begin(ctx))
-    return ctx, work, data, method.draw(Draws(0, "step"), ctx, size)
+    return ctx, work, data, method.draw(Random(0, "step"), ctx, size)
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -81,7 +81,7 @@ def test_pseudo_samples_are_means_of_random_clients_rows_known_to_all() -> None:
     ended = run(job, rounds=2, cohort=3)
     setup = ended.views[0].phases[0]
     assert setup.phase.cohort is Cohort.ALL
-    assert setup.rows == {"pseudo": 12 - int(asked[4])}
+    assert setup.record.rows == {"pseudo": 12 - int(asked[4])}
     assert [view.phases[0].phase.name for view in ended.views] == ["setup", "train"]
     assert "labels" not in setup.phase.uploads
     spread = torch.stack([federation.examples(0).x[i] for i in range(20)]).var(0).sum()
@@ -106,7 +106,7 @@ def test_the_projector_is_new_each_round_and_never_uploaded() -> None:
 
 
 def test_the_ports_projector_has_the_published_size(flea_values: dict[str, dict[str, int]]) -> None:
-    weights = projector_weights(STAGE, 1280, (256, 256, 512), Draws(0))
+    weights = projector_weights(STAGE, 1280, (256, 256, 512), Random(0))
     count = sum(value.numel() for value in weights.values())
     assert count == flea_values["parameter_counts"]["fedbr_discriminator_1280_256_256_512"]
     assert projector(STAGE, 1280, (256, 256, 512)).parameter_count() == count

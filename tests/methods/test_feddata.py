@@ -7,10 +7,18 @@ import torch
 
 from fewfed.data.examples import Examples
 from fewfed.methods.feddata import FedData
-from fewfed.phase import Phase
+from fewfed.phase import Clock
+from fewfed.tree import Tree
 from support import context, digits, digits_federation, digits_network, job_of, run, same
 
 SIZES = [4, 10, 12, 20, 31]
+
+
+def shared_by(method: FedData, data: Examples) -> Tree:
+    """What a client with these rows uploads before round 1."""
+    setup = method.phases(Clock(0, 3, 1))[0]
+    ctx = context(digits_network(), data, {}, phase=setup)
+    return setup.does.end(setup.does.begin(ctx), ctx).upload
 
 
 def test_everybody_shares_a_fixed_fraction_once() -> None:
@@ -22,7 +30,7 @@ def test_everybody_shares_a_fixed_fraction_once() -> None:
         ["train"],
     ]
     assert recorder.views[0].phases[0].combined.clients == tuple(range(5))
-    assert recorder.views[0].phases[0].rows == {"x": pool, "y": pool}
+    assert recorder.views[0].phases[0].record.rows == {"x": pool, "y": pool}
     pools = [view.phases[-1].shared for view in recorder.views]
     assert all(len(shared["y"]) == pool and torch.equal(shared["x"], pools[0]["x"]) for shared in pools)
 
@@ -40,8 +48,7 @@ def test_sharing_everything_pools_exactly_the_union() -> None:
 
 def test_a_client_shares_rows_of_its_own_without_repeating_one() -> None:
     data = Examples(torch.arange(20.0).reshape(20, 1), torch.arange(20) % 10)
-    ctx = context(digits_network(), data, {}, phase=Phase("setup", 0, {}))
-    sent = FedData(share=0.5).end({}, ctx).upload
+    sent = shared_by(FedData(share=0.5), data)
     assert len(set(sent["x"].flatten().tolist())) == 10
     assert torch.equal(sent["y"], sent["x"].flatten().long() % 10)
 
@@ -52,7 +59,7 @@ def test_training_runs_over_own_rows_and_the_pool() -> None:
     ctx = context(digits_network(), own, {"model": {}, "x": pool.x, "y": pool.y})
     assert torch.equal(FedData().data(ctx).x, train.x[:12])
     recorder = run(job_of(FedData(share=0.5), digits_federation(4, 8)), rounds=1, cohort=4)
-    assert recorder.views[0].phases[-1].steps == 4 * 2 * math.ceil((8 + 4 * 4) / 8)
+    assert recorder.views[0].phases[-1].record.steps == 4 * 2 * math.ceil((8 + 4 * 4) / 8)
 
 
 def test_trap_42_weights_in_the_mean_remain_the_clients_own_sizes() -> None:
@@ -76,8 +83,7 @@ def test_it_says_why_its_steps_differ() -> None:
 @pytest.mark.parametrize("size", [1, 2, 9])
 def test_the_smallest_client_shares_one_row(size: int) -> None:
     data = digits()[0].rows(torch.arange(size))
-    sent = FedData().end({}, context(digits_network(), data, {}, phase=Phase("setup", 0, {}))).upload
-    assert len(sent["y"]) == 1
+    assert len(shared_by(FedData(), data)["y"]) == 1
 
 
 def test_trap_45_a_thousand_clients_of_one_to_five_rows() -> None:

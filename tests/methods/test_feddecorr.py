@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fewfed.data.examples import Examples
-from fewfed.losses_features import feature_correlation
+from fewfed.losses.features import feature_correlation
 from fewfed.methods.feddecorr import FedDecorr
-from fewfed.task import Classification
+from fewfed.tasks.classification import Classification
 from support import batch_of, context, gradients, linear_network, trainable
 
 

@@ -9,7 +9,18 @@ from quadratics import UNEQUAL, UNEQUAL_OPTIMUM, parabolas, weight
 from fewfed import tree
 from fewfed.method import Method
 from fewfed.methods.feddyn import FedDyn
-from support import batch_of, context, digits_federation, digits_network, gradients, job_of, run, total, trainable
+from support import (
+    batch_of,
+    context,
+    digits_federation,
+    digits_network,
+    gradients,
+    job_of,
+    run,
+    states,
+    total,
+    trainable,
+)
 
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0])
@@ -25,8 +36,7 @@ def test_one_round_in_closed_form() -> None:
     assert weight(done.server["mean"]) == pytest.approx(1.0)
     assert float(done.server["slope"]["head.weight"]) == pytest.approx(-0.2)
     assert weight(done.server["model"]) == pytest.approx(2.0)
-    state = done.views[0].store.get(1)
-    assert state is not None
+    state = states(done.views[0].executor, 2)[1]
     assert float(state["slope"]["head.weight"]) == pytest.approx(-0.2 * 1.5)
 
 
@@ -60,8 +70,8 @@ def test_the_local_gradient_has_the_linear_and_the_proximal_part() -> None:
 def test_the_servers_slope_is_the_mean_of_the_clients() -> None:
     done = run(job_of("feddyn"), rounds=4, cohort=3)
     zero = tree.zeros_like(done.server["slope"])
-    states = [done.views[-1].store.get(client) for client in range(10)]
-    held = tree.stack([zero if state is None else state["slope"] for state in states])
+    kept = states(done.views[-1].executor, 10)
+    held = tree.stack([kept[client]["slope"] if client in kept else zero for client in range(10)])
     for name, slopes in held.items():
         torch.testing.assert_close(done.server["slope"][name], slopes.mean(0), rtol=1e-4, atol=1e-7)
 

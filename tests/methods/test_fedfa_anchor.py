@@ -14,7 +14,7 @@ from fewfed.methods.fedfa_anchor import FedFAAnchor
 from fewfed.network import Network
 from fewfed.phase import Phase
 from fewfed.plan import Plan
-from fewfed.task import Classification
+from fewfed.tasks.classification import Classification
 from support import batch_of, context, digits_federation, digits_network, gradients, job_of, run, same, trainable
 
 
@@ -42,10 +42,9 @@ def test_anchors_move_after_each_epoch_for_the_classes_that_are_there() -> None:
     net = through(3)
     data = Examples(torch.tensor([[2.0, 0.0], [4.0, 0.0], [0.0, 8.0]]), torch.tensor([0, 0, 1]))
     start = torch.ones(3, 2)
-    ctx = context(
-        net, data, {"model": net.model(), "anchors": start}, task=Classification(3), phase=Phase("train", 2), steps=6
-    )
     method = FedFAAnchor(keep=0.5)
+    shared, phase = {"model": net.model(), "anchors": start}, Phase("train", method, 2)
+    ctx = context(net, data, shared, task=Classification(3), phase=phase, steps=6)
     work = method.begin(ctx)
     for row in (0, 1, 2):
         assert torch.equal(work["anchors"], start)

@@ -29,9 +29,9 @@ def test_the_distillation_loss_is_the_four_terms() -> None:
     job = job_of(method)
     phase = method.phases(Clock(0, 8, 1))[0]
     server = method.server_init(job.setup)
-    ctx = context(net, data, {"distiller": server["distiller"]}, phase=phase, plan=job.plan)
-    draw = method.draw(ctx.plan.draws(0, "distil", 0), ctx, len(data))
-    terms = method.loss(trainable(method.begin(ctx)), ctx, batch_of(data, draw))
+    ctx = context(net, data, phase.does.broadcast(server), phase=phase, plan=job.plan)
+    draw = phase.does.draw(ctx.plan.random(0, "distil", 0), ctx, len(data))
+    terms = phase.does.loss(trainable(phase.does.begin(ctx)), ctx, batch_of(data, draw))
 
     coder = vae((1, 8, 8), 12, 4, job.plan.seed)
     mean, log_variance = coder.apply(coder.model(), data.x, stop=2).chunk(2, dim=1)
@@ -53,7 +53,7 @@ def test_every_client_shares_a_noisy_copy_of_each_row_for_each_noise() -> None:
     labels = torch.cat([federation.examples(client).y.repeat(3) for client in range(4)])
     assert torch.equal(ran.server["labels"], labels)
     share = next(phase for phase in FedFed().phases(Clock(1, 4, 1)) if phase.name == "share")
-    assert set(share.uploads.values()) == {Combine.CONCAT}
+    assert {upload.combine for upload in share.uploads.values()} == {Combine.CONCAT}
 
 
 def test_the_noise_on_shared_parts_has_the_size_it_says() -> None:
@@ -71,7 +71,7 @@ def test_a_step_takes_as_many_shared_rows_as_local_ones() -> None:
     ours = FedFed().loss(trainable(net.model()), ctx, batch_of(data, {"row": row}))["task"]
     output = net.apply(net.model(), torch.cat([data.x, others.x[row]]))
     torch.testing.assert_close(ours, cross_entropy(output, torch.cat([data.y, others.y[row]])))
-    drawn = FedFed().draw(ctx.plan.draws(0, "train", 0), ctx, 8)
+    drawn = FedFed().draw(ctx.plan.random(0, "train", 0), ctx, 8)
     assert len(drawn["row"]) == 8
 
 

@@ -15,7 +15,6 @@ from fewfed import tree
 from fewfed.method import Combined
 from fewfed.methods.fedfv import FedFV, fair_update
 from fewfed.methods.registry import choose
-from fewfed.phase import Phase
 from fewfed.tree import Tree
 from support import digits_federation, digits_network, job_of, run
 
@@ -81,7 +80,7 @@ def absorbed(method: FedFV, server: Tree, client: int, w: float) -> Tree:
     """A round in which one client reports a model one step further along its direction."""
     model = {"params": {"w": server["model"]["params"]["w"] - w}, "buffers": {}}
     values = {"model": {str(client): model}, "start_loss": {str(client): torch.tensor(1.0)}}
-    return method.absorb(server, Phase("train", 1), Combined(values, (client,), (1.0,)))
+    return method.absorb(server, Combined(values, (client,), (1.0,)))
 
 
 def test_history_holds_the_last_update_of_clients_absent_for_less_than_tau_rounds() -> None:

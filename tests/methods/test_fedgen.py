@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fewfed import tree
-from fewfed.losses_features import sameness
+from fewfed.losses.features import sameness
 from fewfed.methods.fedgen import FedGen
 from fewfed.networks.generator import INPUT_NOISE, conditioned, input_generator
 from fewfed.phase import Cohort
-from fewfed.plan import Draws
+from fewfed.plan import Random
 from support import batch_of, context, digits, digits_federation, digits_network, gradients, job_of, run, trainable
 
 
@@ -63,7 +63,8 @@ def test_rounds_before_the_start_are_fedavg_and_later_ones_train_fifty_steps_on_
         ["generate", "train"],
     ]
     generate, train = ended.views[1].phases
-    assert (generate.steps, generate.phase.cohort, generate.bytes_up) == (50, Cohort.SERVER, 0)
+    assert (generate.record.steps, generate.record.traffic.up) == (50, 0)
+    assert generate.phase.cohort is Cohort.SERVER
     assert "generator" not in ended.views[0].phases[0].shared
     assert "generator" in train.shared
     first, second = (view.phases[0].combined.values["generator"]["params"] for view in ended.views[1:])
@@ -79,7 +80,7 @@ def test_the_global_model_recognises_what_a_trained_generator_makes() -> None:
     ended = run(job, rounds=4, cohort=10)
     net, shared = digits_network(), ended.views[3].phases[0].shared
     y = torch.arange(200) % 10
-    code = conditioned(Draws(3).normal(200, INPUT_NOISE), y, 10)
+    code = conditioned(Random(3).normal(200, INPUT_NOISE), y, 10)
     generator = input_generator((1, 8, 8), 10, 0)
 
     def right(model: dict[str, object]) -> float:
@@ -96,7 +97,7 @@ def test_a_synthetic_batch_is_added_and_the_generator_is_only_read() -> None:
     generator = input_generator((1, 8, 8), 10, 0).model()
     ctx = context(net, data, {"model": net.model(), "generator": generator})
     before = tree.clone(generator)
-    draw = method.draw(Draws(0), ctx, 6)
+    draw = method.draw(Random(0), ctx, 6)
     work = trainable(net.model())
     terms = method.loss(work, ctx, batch_of(data, draw))
     code = conditioned(draw["noise"], draw["label"], 10)

@@ -11,7 +11,7 @@ from fewfed.data.examples import Examples
 from fewfed.methods.fedgen_latent import FedGenLatent
 from fewfed.networks.generator import LATENT_NOISE, conditioned, latent_generator
 from fewfed.phase import Clock, Combine
-from fewfed.plan import Draws
+from fewfed.plan import Random
 from support import batch_of, context, digits, digits_federation, digits_network, gradients, job_of, run, trainable
 
 NET = digits_network()
@@ -30,10 +30,11 @@ def test_teachers_count_by_their_part_of_the_class() -> None:
     counts[:, 3], counts[:, 5] = torch.tensor([1, 3]), torch.tensor([4, 0])
     y = torch.tensor([3, 5, 5, 3])
     phase = method.phases(Clock(0, 3, 1))[1]
+    generate = phase.does
     ctx = context(NET, Examples(digits()[0].x[:0], y[:0]), {"heads": tree.stack(heads), "counts": counts}, phase=phase)
-    draw = method.draw(Draws(0), ctx, 4)
-    work = trainable(method.begin(ctx))
-    terms = method.loss(work, ctx, batch_of(Examples(y, y), draw))
+    draw = generate.draw(Random(0), ctx, 4)
+    work = trainable(generate.begin(ctx))
+    terms = generate.loss(work, ctx, batch_of(Examples(y, y), draw))
     with torch.no_grad():
         latent = GENERATOR.apply(GENERATOR.model(), conditioned(draw["noise"], y, 10))
         log_p = [torch.log_softmax(NET.apply(head, latent, start=NET.penultimate), 1).numpy() for head in heads]
@@ -42,8 +43,8 @@ def test_teachers_count_by_their_part_of_the_class() -> None:
     expected = sum(-(share * logs[rows, labels]).mean() for share, logs in zip(shares, log_p, strict=True))
     assert terms["teach"].item() == pytest.approx(expected, abs=1e-5)
     assert gradients(terms["teach"], work)["out.linear.weight"].abs().max() > 0
-    assert set(method.data(ctx).y.tolist()) == {3, 5}
-    assert len(method.data(ctx)) == method.steps * method.batch
+    assert set(generate.data(ctx).y.tolist()) == {3, 5}
+    assert len(generate.data(ctx)) == method.steps * method.batch
 
 
 def test_a_clients_terms_are_the_equations_and_fade_with_the_rounds() -> None:
@@ -53,7 +54,7 @@ def test_a_clients_terms_are_the_equations_and_fade_with_the_rounds() -> None:
     by_round = []
     for number in (0, 2):
         ctx = context(NET, data, shared, round=number)
-        draw = method.draw(Draws(0), ctx, 6)
+        draw = method.draw(Random(0), ctx, 6)
         work = trainable(NET.model())
         by_round.append(method.loss(work, ctx, batch_of(data, draw)))
     assert draw["other_y"].tolist() == [2] * 6
@@ -83,18 +84,18 @@ def test_generated_features_train_the_head_and_not_the_body() -> None:
     shared = {"model": NET.model(), "generator": GENERATOR.model(), "seen": torch.ones(10, dtype=torch.long)}
     ctx = context(NET, data, shared)
     work = trainable(NET.model())
-    gradient = gradients(method.loss(work, ctx, batch_of(data, method.draw(Draws(1), ctx, 6)))["generated"], work)
+    gradient = gradients(method.loss(work, ctx, batch_of(data, method.draw(Random(1), ctx, 6)))["generated"], work)
     assert {name for name, g in gradient.items() if g.abs().max() > 0} == {"head.weight", "head.bias"}
 
 
 def test_what_the_server_sees_is_declared() -> None:
     ended = run(job_of("fedgen-latent", digits_federation(5, 12)), rounds=2, cohort=3)
     train, generate = ended.views[0].phases
-    assert {name: how for name, how in train.phase.uploads.items() if how.seen_raw} == {
+    assert {name: sent.combine for name, sent in train.phase.uploads.items() if sent.combine.seen_raw} == {
         "head": Combine.KEEP,
         "counts": Combine.KEEP,
     }
-    assert generate.steps == 50
+    assert generate.record.steps == 50
     assert set(train.shared) == {"model"}
     assert set(ended.views[1].phases[0].shared) == {"model", "generator", "seen"}
     cohorts = [view.cohort for view in ended.views]

@@ -42,8 +42,8 @@ def test_an_input_with_the_shared_amplitude_is_left_as_it_was() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.1, 1.0])
 def test_a_client_uploads_the_running_average_of_its_amplitudes(momentum: float) -> None:
     method, data = FedHarmo(momentum=momentum), digits_federation().examples(0)
-    ctx = context(digits_network(), data, {}, phase=method.phases(Clock(0, 3, 1))[0])
-    ours = method.end({}, ctx).upload["amplitude"].numpy()
+    setup = method.phases(Clock(0, 3, 1))[0]
+    ours = setup.does.end({}, context(digits_network(), data, {}, phase=setup)).upload["amplitude"].numpy()
     each = np.abs(np.fft.fft2(data.x.double().numpy()))
     average = each[0]
     for row in each[1:]:
@@ -74,9 +74,8 @@ def test_amplitudes_are_averaged_once_over_all_clients() -> None:
     ran = run(job_of("fedharmo", digits_federation(4)), rounds=2, cohort=2)
     assert [[result.phase.name for result in view.phases] for view in ran.views] == [["setup", "train"], ["train"]]
     assert ran.views[0].phases[0].combined.clients == (0, 1, 2, 3)
-    assert not any(
-        how.seen_raw for view in ran.views for result in view.phases for how in result.phase.uploads.values()
-    )
+    sent = [upload for view in ran.views for result in view.phases for upload in result.phase.uploads.values()]
+    assert not any(upload.combine.seen_raw for upload in sent)
 
 
 def test_with_both_parts_off_it_is_fedavg_bit_for_bit() -> None:

@@ -14,7 +14,8 @@ from fewfed.method import Context, Setup
 from fewfed.methods.fedlc import FedLC
 from fewfed.network import Network
 from fewfed.plan import Plan
-from fewfed.task import Classification, Regression
+from fewfed.tasks.classification import Classification
+from fewfed.tasks.regression import Regression
 from support import batch_of, context, gradients, linear_network, trainable
 
 

@@ -11,9 +11,11 @@ from fewfed.errors import ConfigError
 from fewfed.method import Batch, Context, Setup
 from fewfed.methods.fedmix import FedMix
 from fewfed.methods.registry import choose
-from fewfed.phase import Cohort, Phase
-from fewfed.plan import Draws, Plan
-from fewfed.task import Classification, Regression
+from fewfed.network import Network
+from fewfed.phase import Clock
+from fewfed.plan import Plan, Random
+from fewfed.tasks.classification import Classification
+from fewfed.tasks.regression import Regression
 from fewfed.tree import Tree
 from support import (
     batch_of,
@@ -29,6 +31,13 @@ from support import (
     total,
     trainable,
 )
+
+
+def sent_by(method: FedMix, data: Examples, net: Network) -> Tree:
+    """What a client with these rows uploads before round 1."""
+    setup = method.phases(Clock(0, 3, 1))[0]
+    ctx = context(net, data, {}, phase=setup)
+    return setup.does.end(setup.does.begin(ctx), ctx).upload
 
 
 def fixture_step(values: dict[str, Any]) -> tuple[Context, Tree, Batch]:
@@ -77,7 +86,7 @@ def test_the_mixup_form_is_the_mixture_the_expansion_approximates(flea_values: d
     values = flea_values["fedmix_taylor"]
     ctx, work, batch = fixture_step(values)
     draw = {"row": torch.tensor([0, 0]), "lam": torch.tensor([1 - values["lambda"]], dtype=torch.float64)}
-    terms = FedMix().loss(work, ctx, batch._replace(draw=draw))
+    terms = FedMix().loss(work, ctx, batch._replace(drawn=draw))
     assert float(terms["task"].detach()) == pytest.approx(values["true_mixup_with_the_same_inputs"], abs=1e-6)
     assert set(terms) == {"task"}
 
@@ -97,7 +106,7 @@ def test_the_expansion_is_differentiated_through_its_own_gradient(flea_values: d
 def test_no_weight_on_others_is_the_plain_loss(flea_values: dict[str, Any]) -> None:
     ctx, work, batch = fixture_step(flea_values["fedmix_taylor"])
     method = FedMix(form="taylor", weight=0.0)
-    plain = method.loss(work, ctx, batch._replace(draw={}))["task"]
+    plain = method.loss(work, ctx, batch._replace(drawn={}))["task"]
     assert float(total(method, method.loss(work, ctx, batch)).detach()) == pytest.approx(float(plain.detach()))
 
 
@@ -114,15 +123,15 @@ def test_running_statistics_move_once_a_step_in_the_expansion() -> None:
 
 def test_a_client_sends_means_of_whole_groups_and_nothing_else() -> None:
     data = digits()[0].rows(torch.arange(27))
-    setup = Phase("setup", 0, {}, Cohort.ALL)
-    sent = FedMix(group=10).end({}, context(digits_network(), data, {}, phase=setup)).upload
+    sent = sent_by(FedMix(group=10), data, digits_network())
+    assert set(sent) == {"mean_x", "mean_y"}
     assert sent["mean_x"].shape == (2, 1, 8, 8)
     assert sent["mean_y"].shape == (2, 10)
     assert torch.allclose(sent["mean_y"].sum(1), torch.ones(2))
-    whole = FedMix(group=27).end({}, context(digits_network(), data, {}, phase=setup)).upload
+    whole = sent_by(FedMix(group=27), data, digits_network())
     assert torch.allclose(whole["mean_x"][0], data.x.mean(0), atol=1e-6)
     assert torch.allclose(whole["mean_y"][0] * 27, torch.bincount(data.y, minlength=10).float(), atol=1e-5)
-    none = FedMix(group=28).end({}, context(digits_network(), data, {}, phase=setup)).upload
+    none = sent_by(FedMix(group=28), data, digits_network())
     assert none["mean_x"].shape == (0, 1, 8, 8)
     assert none["mean_y"].shape == (0, 10)
 
@@ -131,7 +140,7 @@ def test_labels_of_a_mean_are_those_of_its_inputs() -> None:
     """Inputs that are their own one-hot labels must give equal means."""
     y = torch.arange(30) % 10
     data = Examples(torch.eye(10)[y], y)
-    sent = FedMix(group=4).end({}, context(linear_network([[0.0] * 10]), data, {}, phase=Phase("setup", 0, {}))).upload
+    sent = sent_by(FedMix(group=4), data, linear_network([[0.0] * 10]))
     assert torch.allclose(sent["mean_x"], sent["mean_y"])
 
 
@@ -144,19 +153,19 @@ def test_trap_23_everybody_meets_everybodys_means_from_the_first_round() -> None
     for view in recorder.views:
         train = view.phases[-1]
         assert len(train.shared["mean_x"]) == len(train.shared["mean_y"]) == 0 + 1 + 1 + 1 + 1 + 2 + 2 + 3 + 0 + 1
-    assert setup.rows == {"mean_x": 12, "mean_y": 12}
-    assert setup.bytes_up == 12 * (64 + 10) * 4
+    assert setup.record.rows == {"mean_x": 12, "mean_y": 12}
+    assert setup.record.traffic.up == 12 * (64 + 10) * 4
 
 
 def test_one_weight_a_batch_and_one_mean_a_row() -> None:
     net, data = digits_network(), digits()[0].rows(torch.arange(8))
     shared = {"mean_x": torch.zeros(5, 1, 8, 8), "mean_y": torch.zeros(5, 10)}
     ctx = context(net, data, shared)
-    draw = FedMix().draw(Draws(0, "x"), ctx, 8)
+    draw = FedMix().draw(Random(0, "x"), ctx, 8)
     assert draw["lam"].shape == (1,)
     assert draw["row"].shape == (8,)
     assert set(draw["row"].tolist()) == set(range(5))
-    assert FedMix(form="taylor").draw(Draws(0, "x"), ctx, 8)["row"].shape == (1,)
+    assert FedMix(form="taylor").draw(Random(0, "x"), ctx, 8)["row"].shape == (1,)
 
 
 def test_without_any_mean_it_is_fedavg_bit_for_bit() -> None:

@@ -9,9 +9,9 @@ import torch
 
 from fewfed import tree
 from fewfed.data.examples import Examples
-from fewfed.losses_features import not_true_divergence
+from fewfed.losses.features import not_true_divergence
 from fewfed.methods.fedntd import FedNTD
-from fewfed.task import Classification
+from fewfed.tasks.classification import Classification
 from support import batch_of, context, digits, digits_network, gradients, linear_network, trainable
 
 

@@ -12,8 +12,8 @@ from fewfed.engine.evaluation import Evaluate
 from fewfed.method import Combined
 from fewfed.methods.fedproto import FedProto, PersonalFedProto
 from fewfed.phase import Clock, Combine
-from fewfed.task import Classification
-from support import batch_of, context, digits_federation, job_of, linear_network, run
+from fewfed.tasks.classification import Classification
+from support import batch_of, context, digits_federation, job_of, linear_network, run, states
 
 NET = linear_network(torch.eye(2).tolist())
 TASK = Classification(2)
@@ -34,17 +34,17 @@ def test_prototypes_are_unweighted_means_over_the_clients_that_have_the_class() 
     totals = {name: sum(upload[name] for upload in uploads) for name in ("means", "present")}
     server = {"model": NET.model(), "prototypes": torch.zeros(2, 2), "known": torch.zeros(2)}
     phase = method.phases(Clock(0, 1, 1))[0]
-    after = method.absorb(server, phase, Combined({"model": NET.model(), **totals}, (0, 1, 2), (2.0, 2.0, 1.0)))
+    after = method.absorb(server, Combined({"model": NET.model(), **totals}, (0, 1, 2), (2.0, 2.0, 1.0)))
     assert after["prototypes"].tolist() == [[4.0, 5.0], [2.0, 3.0]]
     assert after["known"].tolist() == [1, 1]
-    assert {phase.uploads[name] for name in ("means", "present")} == {Combine.SUM}
+    assert {phase.uploads[name].combine for name in ("means", "present")} == {Combine.SUM}
 
 
 def test_a_prototype_outlives_rounds_without_its_class() -> None:
     method = FedProto()
     server = {"prototypes": torch.tensor([[1.0, 2.0], [0.0, 0.0]]), "known": torch.tensor([1.0, 0.0])}
     values = {"means": torch.tensor([[0.0, 0.0], [6.0, 8.0]]), "present": torch.tensor([0.0, 2.0])}
-    after = method.absorb(server, method.phases(Clock(0, 1, 1))[0], Combined(values, (0, 1), (1.0, 1.0)))
+    after = method.absorb(server, Combined(values, (0, 1), (1.0, 1.0)))
     assert after["prototypes"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert after["known"].tolist() == [1, 1]
 
@@ -67,10 +67,9 @@ def test_the_personal_form_exchanges_prototypes_only_and_every_client_keeps_its_
     phase = ended.views[-1].phases[0]
     assert set(phase.combined.values) == {"means", "present"}
     assert set(phase.shared) == {"prototypes", "known"}
-    models = [ended.views[-1].store.get(client) for client in range(2)]
-    assert models[0] is not None
-    assert models[1] is not None
-    assert not torch.equal(*(model["model"]["params"]["head.weight"] for model in models))
+    kept = states(ended.views[-1].executor, 6)
+    assert sorted(kept) == list(range(6))
+    assert not torch.equal(*(kept[client]["model"]["params"]["head.weight"] for client in range(2)))
     assert ended.metrics[-1]["accuracy_matched"] > ended.metrics[-1]["accuracy"]
 
 

@@ -11,7 +11,7 @@ from fewfed.method import Context
 from fewfed.methods.fedprox import FedProx
 from fewfed.methods.registry import choose
 from fewfed.network import Network
-from fewfed.task import Regression
+from fewfed.tasks.regression import Regression
 from fewfed.tree import Tree
 from support import batch_of, context, gradients, job_of, run, same, trainable
 

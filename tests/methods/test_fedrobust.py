@@ -8,8 +8,8 @@ import torch
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
 from fewfed.methods.fedrobust import FedRobust
-from fewfed.task import Regression
-from support import context, digits_federation, job_of, linear_network, run, same
+from fewfed.tasks.regression import Regression
+from support import context, digits_federation, job_of, linear_network, run, same, states
 
 SGD = {"optimizer": "sgd", "lr": 0.05, "lr_decay": 0.0, "epochs": 1, "batch": 4}
 
@@ -20,8 +20,7 @@ def test_descent_and_ascent_take_one_step_each_from_the_same_gradient() -> None:
     federation = GeneratedFederation(1, lambda client: rows, rows, classes=0)
     job = job_of(FedRobust(weight=1.0), federation, net=linear_network([[1.0]]), training=SGD, task=Regression())
     ran = run(job, rounds=1, cohort=1)
-    state = ran.views[-1].store.get(0)
-    assert state is not None
+    state = states(ran.views[-1].executor, 1)[0]
     assert float(ran.server["model"]["params"]["head.weight"]) == pytest.approx(1 - 0.05 * 2)
     assert float(state["stretch"]) == pytest.approx(0.05 * 2)
     assert float(state["shift"]) == pytest.approx(0.05 * 1)
@@ -39,8 +38,7 @@ def test_a_frozen_model_meets_the_worst_distortion_its_price_allows() -> None:
         rounds=1,
         cohort=1,
     )
-    state = ran.views[-1].store.get(0)
-    assert state is not None
+    state = states(ran.views[-1].executor, 1)[0]
     assert float(state["shift"]) == pytest.approx(2 / 7, rel=1e-3)
     assert float(state["stretch"]) == 0
 
@@ -50,8 +48,7 @@ def test_distortions_stay_at_the_client_and_are_taken_up_again() -> None:
     ran = run(job, rounds=1, cohort=3)
     assert set(ran.server) == {"model"}
     assert set(ran.server["model"]["params"]) == set(job.net.model()["params"])
-    state = ran.views[-1].store.get(1)
-    assert state is not None
+    state = states(ran.views[-1].executor, 3)[1]
     assert bool(state["shift"].any())
     again = job.method.begin(context(job.net, job.federation.examples(1), state=state))
     assert all(torch.equal(again["params"][name], value) for name, value in state.items())

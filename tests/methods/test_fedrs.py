@@ -10,7 +10,7 @@ import torch
 
 from fewfed.data.examples import Examples
 from fewfed.methods.fedrs import FedRS
-from fewfed.task import Classification
+from fewfed.tasks.classification import Classification
 from support import batch_of, context, linear_network
 
 

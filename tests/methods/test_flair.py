@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from fewfed import arrays, tree
+from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
-from fewfed.engine.client import run_member
-from fewfed.engine.job import Done, Job, Member
+from fewfed.engine import storage
+from fewfed.engine.job import Job
+from fewfed.engine.outcomes import Finished
+from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import ConfigError
 from fewfed.method import Batch, Combined, Context
 from fewfed.methods.flair import FLAIR
@@ -23,9 +25,22 @@ from fewfed.network import Network
 from fewfed.networks.cvae import cvae, decode, gaussian_kl
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Plan
-from fewfed.task import Classification, Regression
+from fewfed.tasks.classification import Classification
+from fewfed.tasks.regression import Regression
 from fewfed.tree import Tree
-from support import context, digits, digits_federation, digits_network, gradients, job_of, run, same, traffic, trainable
+from support import (
+    context,
+    digits,
+    digits_federation,
+    digits_network,
+    gradients,
+    job_of,
+    run,
+    same,
+    states,
+    traffic,
+    trainable,
+)
 
 LATER = Clock(1, 5, 2)
 
@@ -42,7 +57,7 @@ def step(method: FLAIR) -> tuple[Context, Tree, Batch]:
     ctx = context(
         net, data, shared, phase=phase_of(method, "train"), state={"model": net.model()}, round=1, plan=job.plan
     )
-    draw = method.draw(ctx.plan.draws(1, "train", 0), ctx, len(data))
+    draw = method.draw(ctx.plan.random(1, "train", 0), ctx, len(data))
     return ctx, trainable(method.begin(ctx)), Batch(data.x, data.y, draw)
 
 
@@ -80,11 +95,11 @@ def test_the_autoencoders_loss_grows_with_the_kl() -> None:
     for weight in (0.1, 1.0):
         method = FLAIR(kl=weight)
         job = job_of(method)
-        model = method.server_init(job.setup)["cvae"]
-        state = {"model": net.model(), "cvae": model}
-        ctx = context(net, data, {}, phase=phase_of(method, "cvae"), state=state, plan=job.plan)
-        draw = method.draw(ctx.plan.draws(1, "cvae", 0), ctx, len(data))
-        losses.append(method.loss(method.begin(ctx), ctx, Batch(data.x, data.y, draw)))
+        phase = phase_of(method, "cvae")
+        shared = phase.does.broadcast(method.server_init(job.setup))
+        ctx = context(net, data, shared, phase=phase, state={"model": net.model()}, plan=job.plan)
+        draw = phase.does.draw(ctx.plan.random(1, "cvae", 0), ctx, len(data))
+        losses.append(phase.does.loss(phase.does.begin(ctx), ctx, Batch(data.x, data.y, draw)))
     assert float(losses[0]["kl"]) > 0
     assert float(losses[1]["kl"]) == pytest.approx(10 * float(losses[0]["kl"]), rel=1e-5)
     assert float(losses[1]["reconstruct"]) == pytest.approx(float(losses[0]["reconstruct"]))
@@ -116,7 +131,7 @@ def test_pull_and_push_balance_at_the_minimum_of_their_quadratic() -> None:
     data = Examples(torch.zeros(5, 3), y)
     shared = {"cvae": coder.model()}
     ctx = context(net, data, shared, phase=phase_of(method, "train"), task=Classification(4), plan=plan)
-    draw = method.draw(plan.draws(0, "train", 0), ctx, 5)
+    draw = method.draw(plan.random(0, "train", 0), ctx, 5)
     hot = torch.eye(4)
     a, b = (
         decode(coder, coder.model(), torch.cat([code, hot[label]], 1), train=False)
@@ -139,15 +154,15 @@ def test_terms_are_equation_3_on_features_of_the_global_autoencoder() -> None:
     terms = method.loss(work, ctx, batch)
     net, coder = ctx.net, cvae(64, 10, 64, 16, "batch", ctx.plan.seed)
     features = net.apply(net.model(), batch.x, stop=3)
-    other = (batch.y + batch.draw["step"]) % 10
+    other = (batch.y + batch.drawn["step"]) % 10
 
     def generated(code: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         conditioned = torch.cat([code, torch.nn.functional.one_hot(label, 10).float()], 1)
         return decode(coder, ctx.shared["cvae"], conditioned, train=False)
 
-    unlike = generated(batch.draw["other"], other)
+    unlike = generated(batch.drawn["other"], other)
     mse = torch.nn.functional.mse_loss
-    torch.testing.assert_close(terms["attract"], mse(features, generated(batch.draw["own"], batch.y)))
+    torch.testing.assert_close(terms["attract"], mse(features, generated(batch.drawn["own"], batch.y)))
     torch.testing.assert_close(terms["repel"], -0.1 * mse(features, unlike))
     head = net.apply(net.model(), unlike, start=3)
     torch.testing.assert_close(terms["synthetic"], torch.nn.functional.cross_entropy(head, other))
@@ -178,7 +193,7 @@ def test_generating_does_not_change_the_autoencoder() -> None:
 def test_the_other_class_is_never_the_own_one_and_every_other_is_as_likely() -> None:
     ctx, _, _ = step(FLAIR())
     own = torch.arange(10).repeat(10_000)
-    steps = FLAIR().draw(ctx.plan.draws(0, "train", 1), ctx, len(own))["step"]
+    steps = FLAIR().draw(ctx.plan.random(0, "train", 1), ctx, len(own))["step"]
     other = (own + steps) % 10
     assert not bool((other == own).any())
     shares = torch.bincount(other[own == 3], minlength=10) / 10_000
@@ -225,10 +240,10 @@ def test_what_is_written_of_an_upload_names_no_parameter_of_the_classifier(tmp_p
     state = job.method.client_init(job.setup)
     clock = Clock(0, 2, 2)
     for phase in job.method.phases(clock):
-        done = run_member(job, phase, clock, job.method.broadcast(server, phase), Member(0, {}, state))
-        assert isinstance(done, Done)
+        done = run_turn(job, phase, clock, phase.does.broadcast(server), Member(0, {}, state))
+        assert isinstance(done, Finished)
         state = done.state or state
-        arrays.save(tmp_path / "upload.safetensors", done.upload)
+        storage.save(tmp_path / "upload.safetensors", done.packet.arrays)
         content = (tmp_path / "upload.safetensors").read_bytes()
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         names = [name for name in header if name != "__metadata__"]
@@ -239,20 +254,18 @@ def test_what_is_written_of_an_upload_names_no_parameter_of_the_classifier(tmp_p
 def test_a_round_moves_one_autoencoder_each_way() -> None:
     ran = run(job_of("flair", digits_federation(4)), rounds=2, cohort=3)
     size = tree.nbytes(ran.server["cvae"])
-    assert ran.metrics[1]["bytes"] == traffic(3 * size, 3 * size)
-    assert ran.metrics[0]["bytes"] == traffic(7 * size, 7 * size)
+    # The phase that trains it needs the one the phase before received: held, so it does not travel again.
+    assert ran.metrics[1]["bytes"] == traffic(3 * size, 3 * size, every_time=6 * size)
+    assert ran.metrics[0]["bytes"] == traffic(7 * size, 7 * size, every_time=10 * size)
 
 
 def test_classifiers_stay_apart_and_wait_for_their_clients() -> None:
     ran = run(job_of("flair", digits_federation(4)), rounds=1, cohort=2)
-    store = ran.views[0].store
-    took_part = sorted(ran.views[0].cohort)
-    states = [store.get(client) for client in took_part]
-    assert all(state is not None and set(state) == {"model"} for state in states)
-    assert states[0] is not None
-    assert states[1] is not None
-    assert not same(states[0]["model"], states[1]["model"])
-    assert all(store.get(client) is None for client in range(4) if client not in took_part)
+    kept = states(ran.views[0].executor, 4)
+    assert sorted(kept) == sorted(ran.views[0].cohort)
+    assert all(set(state) == {"model"} for state in kept.values())
+    first, second = kept.values()
+    assert not same(first["model"], second["model"])
     method = FLAIR()
     initial = method.client_init(job_of(method).setup)
     assert same(method.predictor(ran.server, initial), digits_network().model())
@@ -262,9 +275,9 @@ def test_classifiers_stay_apart_and_wait_for_their_clients() -> None:
 def test_the_outer_step_goes_part_of_the_way_to_the_mean(outer: float, part: float) -> None:
     method = FLAIR(outer=outer)
     old, mean = ({"cvae": {"params": {"w": torch.tensor([value])}, "buffers": {}}} for value in (1.0, 3.0))
-    after = method.absorb(old, phase_of(method, "cvae"), Combined(mean, (0, 1), (1.0, 1.0)))
+    after = phase_of(method, "cvae").does.absorb(old, Combined(mean, (0, 1), (1.0, 1.0)))
     assert float(after["cvae"]["params"]["w"]) == 1.0 + 2.0 * part
-    first = method.absorb(old, phase_of(method, "init", Clock(0, 5, 2)), Combined(mean, (0, 1), (1.0, 1.0)))
+    first = phase_of(method, "init", Clock(0, 5, 2)).does.absorb(old, Combined(mean, (0, 1), (1.0, 1.0)))
     assert float(first["cvae"]["params"]["w"]) == 3.0
 
 
@@ -281,10 +294,10 @@ def test_an_upload_tells_which_classes_a_client_has() -> None:
     method = job.method
     server, state = method.server_init(job.setup), method.client_init(job.setup)
     phase = phase_of(FLAIR(), "cvae")
-    outcome = run_member(job, phase, LATER, {}, Member(0, {}, {**state, "cvae": server["cvae"]}))
-    assert isinstance(outcome, Done)
+    outcome = run_turn(job, phase, LATER, phase.does.broadcast(server), Member(0, {}, state))
+    assert isinstance(outcome, Finished)
     for layer, first in (("encode1.linear.weight", 64), ("decode1.linear.weight", 16)):
-        sent, back = server["cvae"]["params"][layer], outcome.upload["cvae"]["params"][layer]
+        sent, back = server["cvae"]["params"][layer], outcome.packet.arrays["cvae"]["params"][layer]
         unchanged = [c for c in range(10) if torch.equal(sent[:, first + c], back[:, first + c])]
         assert unchanged == [1, 2, 4, 5, 6, 7, 8, 9]
 

@@ -11,17 +11,19 @@ from torch.nn.functional import cross_entropy, kl_div
 from fewfed import losses, tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
-from fewfed.engine.client import run_member
 from fewfed.engine.combine import Combiner
 from fewfed.engine.evaluation import Evaluate
-from fewfed.engine.job import Done, Member
+from fewfed.engine.outcomes import Finished
+from fewfed.engine.packet import Packet
+from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import ConfigError
 from fewfed.method import Batch, Context
 from fewfed.methods.flea import FLea
 from fewfed.network import Network
 from fewfed.phase import Clock, Phase
-from fewfed.plan import Draws, Plan
-from fewfed.task import Classification, Regression
+from fewfed.plan import Plan, Random
+from fewfed.tasks.classification import Classification
+from fewfed.tasks.regression import Regression
 from fewfed.tree import Tree
 from support import (
     batch_of,
@@ -48,7 +50,7 @@ def step(rows: int = 8, buffer: int = 11, lam: float | None = None) -> tuple[Con
     teacher = tree.scale(net.model(), 1.1)
     features = net.apply(teacher, others.x, stop=1, train=False)
     ctx = context(net, data, {"model": teacher, "features": features, "labels": others.y}, round=1)
-    draw = FLea().draw(Draws(0, "step"), ctx, rows)
+    draw = FLea().draw(Random(0, "step"), ctx, rows)
     if lam is not None:
         draw["lam"] = torch.full((rows,), lam)
     return ctx, trainable(net.model()), batch_of(data, draw)
@@ -72,7 +74,7 @@ def open_network() -> Network:
 
 def test_the_loss_is_the_sum_of_the_published_terms() -> None:
     ctx, work, batch = step()
-    net, row, lam = ctx.net, batch.draw["row"], batch.draw["lam"]
+    net, row, lam = ctx.net, batch.drawn["row"], batch.drawn["lam"]
     method = FLea(distil=1.5, decorrelate=2.5)
     terms = method.loss(work, ctx, batch)
 
@@ -103,8 +105,8 @@ def test_the_first_round_has_no_mixture_and_a_teacher_on_the_inputs() -> None:
     ctx, work, batch = step()
     shared = {"model": ctx.shared["model"]}
     ctx = context(ctx.net, ctx.data, shared)
-    assert FLea().draw(Draws(0, "x"), ctx, 8) == {}
-    terms = FLea().loss(work, ctx, batch._replace(draw={}))
+    assert FLea().draw(Random(0, "x"), ctx, 8) == {}
+    terms = FLea().loss(work, ctx, batch._replace(drawn={}))
     student = ctx.net.apply(ctx.net.model(), batch.x)
     teacher = ctx.net.apply(shared["model"], batch.x, train=False)
     divergence = kl_div(student.log_softmax(1), teacher.softmax(1), reduction="batchmean")
@@ -149,7 +151,7 @@ def test_trap_07_the_direction_of_the_distillation_is_a_flag(flea_values: dict[s
 def test_trap_08_features_and_labels_are_mixed_with_the_same_weight_on_the_local_side() -> None:
     ctx, work, batch = step()
     own, target = ctx.net.apply(work, batch.x, stop=1), losses.one_hot(batch.y, 10)
-    row = batch.draw["row"]
+    row = batch.drawn["row"]
     theirs = ctx.shared["features"][row], losses.one_hot(ctx.shared["labels"][row], 10)
     for lam, expected in ((1.0, (own, target)), (0.0, theirs)):
         _, _, fixed = step(lam=lam)
@@ -163,10 +165,10 @@ def test_trap_08_features_and_labels_are_mixed_with_the_same_weight_on_the_local
 
 def test_trap_09_every_row_has_a_weight_of_its_own() -> None:
     ctx, _, _ = step()
-    drawn = FLea().draw(Draws(0, "x"), ctx, 1000)["lam"]
+    drawn = FLea().draw(Random(0, "x"), ctx, 1000)["lam"]
     assert drawn.shape == (1000,)
     assert float(drawn.var()) == pytest.approx(0.05, abs=0.005)
-    assert FLea(beta=math.inf).draw(Draws(0, "x"), ctx, 4)["lam"].tolist() == [0.5] * 4
+    assert FLea(beta=math.inf).draw(Random(0, "x"), ctx, 4)["lam"].tolist() == [0.5] * 4
 
 
 def test_trap_10_the_buffer_is_a_constant() -> None:
@@ -174,12 +176,12 @@ def test_trap_10_the_buffer_is_a_constant() -> None:
     clock = Clock(1, 3, 2)
     phase = job.method.phases(clock)[0]
     first = run(job, rounds=1)
-    shared = job.method.broadcast(first.server, phase)
+    shared = phase.does.broadcast(first.server)
     before = tree.clone(shared)
     assert not any(leaf.requires_grad for _, leaf in tree.leaves(shared))
-    outcome = run_member(job, phase, clock, shared, Member(0))
-    assert isinstance(outcome, Done)
-    assert outcome.terms["task"] > 0
+    outcome = run_turn(job, phase, clock, shared, Member(0))
+    assert isinstance(outcome, Finished)
+    assert outcome.packet.terms["task"] > 0
     assert same(shared, before)
 
 
@@ -222,7 +224,7 @@ def test_distillation_trains_the_student_path_only() -> None:
     through_stem = gradients(term, work)["conv1.conv.weight"]
     assert bool(through_stem.any())
     # The same slope when teacher logits are numbers: nothing flows back through the teacher's input.
-    net, row, lam = ctx.net, batch.draw["row"], batch.draw["lam"]
+    net, row, lam = ctx.net, batch.drawn["row"], batch.drawn["lam"]
     again = trainable(net.model())
     mixed = losses.mix(lam, net.apply(again, batch.x, stop=1), ctx.shared["features"][row])
     with torch.no_grad():
@@ -249,7 +251,7 @@ def test_trap_13_a_whole_round_leaves_the_teacher_as_it_was() -> None:
     clock = Clock(0, 3, 2)
     phase = job.method.phases(clock)[0]
     shared = {"model": job.net.model()}
-    run_member(job, phase, clock, shared, Member(0))
+    assert isinstance(run_turn(job, phase, clock, shared, Member(0)), Finished)
     assert same(shared["model"], job.net.model())
 
 
@@ -260,7 +262,7 @@ def test_trap_14_features_are_those_of_the_averaged_model_in_eval_mode() -> None
         expected, labels = [], []
         for client in sorted(view.cohort):
             data = job.federation.examples(client)
-            rows = FLea(share=0.4).shared_rows(context(job.net, data, client=client, plan=job.plan))
+            rows = FLea(share=0.4).chosen_rows(context(job.net, data, client=client, plan=job.plan))
             # One row at a time: a feature must not depend on the batch it was computed in.
             for row in rows:
                 expected.append(job.net.apply(view.server["model"], data.x[row][None], stop=1, train=False))
@@ -272,16 +274,17 @@ def test_trap_14_features_are_those_of_the_averaged_model_in_eval_mode() -> None
 def test_extraction_changes_no_running_statistics() -> None:
     net, (train, _) = digits_network(), digits()
     ctx = context(net, train.rows(torch.arange(20)), phase=SHARE)
-    work = FLea().begin(ctx)
-    FLea().end(work, ctx)
+    work = SHARE.does.begin(ctx)
+    assert set(SHARE.does.end(work, ctx).upload) == {"features", "labels"}
     assert same(work, net.model())
 
 
 def test_trap_15_running_statistics_are_averaged_by_sample_count() -> None:
-    combiner = Combiner(Phase("train", 1))
+    combiner = Combiner(Phase("train", FLea(), 1), clients=2)
     for client, (size, mean, count) in enumerate(((100, 1.0, 7), (300, 3.0, 5))):
         buffers = {"bn.running_mean": torch.tensor([mean]), "bn.num_batches_tracked": torch.tensor(count)}
-        combiner.add(client, {"model": {"params": {"w": torch.tensor([mean])}, "buffers": buffers}}, float(size))
+        model = {"params": {"w": torch.tensor([mean])}, "buffers": buffers}
+        combiner.add(Packet(0, "train", client, float(size), {"model": model}))
     model = combiner.finish().values["model"]
     assert model["buffers"]["bn.running_mean"].tolist() == [2.5]
     assert model["params"]["w"].tolist() == [2.5]
@@ -318,7 +321,7 @@ def test_trap_16_a_refresh_pass_adds_unmixed_statistics_and_no_gradient() -> Non
 def test_trap_21_every_local_row_gets_a_partner_when_the_buffer_is_cycled() -> None:
     ctx, _, _ = step(buffer=70)
     ctx = context(ctx.net, ctx.data, ctx.shared, round=1, plan=Plan(0, 64))
-    cycled, cut = Draws(0, "a"), Draws(0, "b")
+    cycled, cut = Random(0, "a"), Random(0, "b")
     assert [len(FLea().draw(cycled, ctx, 64)["row"]) for _ in range(4)] == [64] * 4
     assert [len(FLea(pairing="truncate").draw(cut, ctx, 64)["row"]) for _ in range(4)] == [64, 6, 64, 6]
 

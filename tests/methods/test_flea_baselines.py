@@ -13,8 +13,8 @@ from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.evaluation import Evaluate
 from fewfed.methods.registry import choose
-from fewfed.plan import Draws
-from fewfed.task import Classification
+from fewfed.plan import Random
+from fewfed.tasks.classification import Classification
 from support import job_of, run
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -45,7 +45,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     ],
 )
 def test_every_network_of_the_papers_is_served(network: str, shape: tuple[int, ...], spec: str) -> None:
-    x, y = Draws(0, network).normal(12, *shape), torch.arange(12) % 3
+    x, y = Random(0, network).normal(12, *shape), torch.arange(12) % 3
     federation = GeneratedFederation(2, lambda k: Examples(x[6 * k :][:6], y[6 * k :][:6]), Examples(x, y), 3)
     smaller = {"fedgen": {"batch": 4, "steps": 1}, "fedgen-latent": {"batch": 4, "steps": 1}, "fedbr": {"group": 3}}
     method = choose(spec, {**SETTINGS[spec], **smaller.get(spec, {})}).method

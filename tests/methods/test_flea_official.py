@@ -14,8 +14,8 @@ from fewfed.method import Batch, Context
 from fewfed.methods.flea import FLea
 from fewfed.methods.flea_official import FLeaOfficial
 from fewfed.methods.registry import choose
-from fewfed.phase import Clock, Phase
-from fewfed.plan import Draws, Plan
+from fewfed.phase import Clock
+from fewfed.plan import Plan, Random
 from fewfed.training import Training
 from fewfed.tree import Tree
 from support import batch_of, context, digits, digits_federation, digits_network, job_of, run, total, trainable
@@ -29,7 +29,7 @@ def step(round: int = 3, rows: int = 8, buffer: int = 5) -> tuple[Context, Tree,
     if buffer:
         shared |= {"features": net.apply(teacher, others.x, stop=1, train=False), "labels": others.y}
     ctx = context(net, data, shared, round=round, rounds=100, plan=Plan(0, rows))
-    return ctx, trainable(net.model()), batch_of(data, FLeaOfficial().draw(Draws(0, "step"), ctx, rows))
+    return ctx, trainable(net.model()), batch_of(data, FLeaOfficial().draw(Random(0, "step"), ctx, rows))
 
 
 def test_the_preset_is_found_with_its_training() -> None:
@@ -54,7 +54,7 @@ def test_trap_19_the_weight_of_the_decorrelation_falls_with_the_rounds(flea_valu
 def test_the_loss_is_that_of_the_released_code() -> None:
     """CE on raw rows + soft CE on the mixture + KL on unmixed buffer rows + the scheduled R."""
     ctx, work, batch = step(round=3)
-    net, row, lam = ctx.net, batch.draw["row"], batch.draw["lam"]
+    net, row, lam = ctx.net, batch.drawn["row"], batch.drawn["lam"]
     method = FLeaOfficial()
     terms = method.loss(work, ctx, batch)
 
@@ -84,7 +84,7 @@ def test_the_loss_is_that_of_the_released_code() -> None:
 
 def test_the_first_round_halves_the_distillation_and_sees_raw_rows_only() -> None:
     ctx, work, batch = step(round=0, buffer=0)
-    assert batch.draw == {}
+    assert batch.drawn == {}
     terms = FLeaOfficial().loss(work, ctx, batch)
     logits = ctx.net.apply(ctx.net.model(), batch.x)
     teacher = ctx.net.apply(ctx.shared["model"], batch.x, train=False)
@@ -118,7 +118,7 @@ def test_trap_21_the_pair_is_cut_to_the_shorter_batch() -> None:
     net, data = digits_network(), digits()[0].rows(torch.arange(64))
     shared = {"labels": torch.zeros(70, dtype=torch.long)}
     ctx = context(net, data, shared, plan=Plan(0, 64))
-    draws = Draws(0, "x")
+    draws = Random(0, "x")
     drawn = [FLeaOfficial().draw(draws, ctx, 64) for _ in range(4)]
     assert [len(draw["row"]) for draw in drawn] == [64, 6, 64, 6]
     assert [len(draw["lam"]) for draw in drawn] == [64, 6, 64, 6]
@@ -130,9 +130,9 @@ def test_trap_21_the_pair_is_cut_to_the_shorter_batch() -> None:
 @pytest.mark.parametrize("size", [1, 9, 10, 19, 20, 105])
 def test_trap_22_the_share_is_the_floor_and_may_be_nothing(size: int) -> None:
     data = Examples(torch.zeros(size, 1, 8, 8), torch.zeros(size, dtype=torch.long))
-    ctx = context(digits_network(), data, phase=Phase("share", 0))
-    assert len(FLeaOfficial().shared_rows(ctx)) == math.floor(size / 10)
-    assert len(FLea().shared_rows(ctx)) == max(1, math.floor(size / 10))
+    ctx = context(digits_network(), data, phase=FLeaOfficial().phases(Clock(1, 10, 1))[1])
+    assert len(FLeaOfficial().chosen_rows(ctx)) == math.floor(size / 10)
+    assert len(FLea().chosen_rows(ctx)) == max(1, math.floor(size / 10))
 
 
 def test_trap_24_the_shared_rows_are_fixed_and_drawn_with_replacement() -> None:
@@ -141,10 +141,10 @@ def test_trap_24_the_shared_rows_are_fixed_and_drawn_with_replacement() -> None:
     for client in range(10):
         first = context(digits_network(), data, client=client, round=1)
         later = context(digits_network(), data, client=client, round=7)
-        rows = FLeaOfficial(share=0.5).shared_rows(first)
-        assert torch.equal(rows, FLeaOfficial(share=0.5).shared_rows(later))
+        rows = FLeaOfficial(share=0.5).chosen_rows(first)
+        assert torch.equal(rows, FLeaOfficial(share=0.5).chosen_rows(later))
         repeated += len(rows) - len(set(rows.tolist()))
-        assert len(set(FLea(share=0.5).shared_rows(first).tolist())) == 100
+        assert len(set(FLea(share=0.5).chosen_rows(first).tolist())) == 100
     assert repeated > 0
 
 

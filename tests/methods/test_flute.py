@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from fewfed import networks, tree
-from fewfed.engine.client import run_member
-from fewfed.engine.job import Done, Member
+from fewfed.engine.outcomes import Finished
+from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import ConfigError
 from fewfed.methods.flute import FLUTE, distance_to_simplex
 from fewfed.phase import Clock, Combine
-from fewfed.task import Classification
-from support import digits_federation, job_of, run
+from fewfed.tasks.classification import Classification
+from support import digits_federation, job_of, run, states
 
 CLOCK = Clock(0, 5, 2)
 
@@ -48,23 +48,24 @@ def test_phase_head_trains_the_head_and_phase_joint_everything() -> None:
     head, joint = method.phases(CLOCK)
     assert (head.epochs, joint.epochs) == (1, 1)
     server, state = method.server_init(job.setup), method.client_init(job.setup)
-    first = run_member(job, head, CLOCK, method.broadcast(server, head), Member(0, {}, state))
-    assert isinstance(first, Done)
-    assert first.upload == {}
+    first = run_turn(job, head, CLOCK, head.does.broadcast(server), Member(0, {}, state))
+    assert isinstance(first, Finished)
+    assert first.packet.arrays == {}
+    assert set(first.state) == {"head"}
     assert not torch.equal(first.state["head"]["head.weight"], state["head"]["head.weight"])
-    second = run_member(job, joint, CLOCK, method.broadcast(server, joint), Member(0, {}, first.state))
-    assert isinstance(second, Done)
+    second = run_turn(job, joint, CLOCK, joint.does.broadcast(server), Member(0, {}, first.state))
+    assert isinstance(second, Finished)
     assert set(second.state) == {"head"}
-    before, after = server["representation"]["params"], second.upload["representation"]["params"]
+    before, after = server["representation"]["params"], second.packet.arrays["representation"]["params"]
     assert set(before) == set(after)
     assert all(not torch.equal(before[name], after[name]) for name in before if name.endswith("conv.weight"))
 
 
 def test_no_head_leaves_a_client_unless_the_server_works_on_heads() -> None:
     for phase in FLUTE().phases(CLOCK):
-        assert not any(how.seen_raw for how in phase.uploads.values())
+        assert not any(upload.combine.seen_raw for upload in phase.uploads.values())
     uploads = FLUTE(server_lr=0.5).phases(CLOCK)[1].uploads
-    assert {name for name, how in uploads.items() if how is Combine.KEEP} == {"head", "present"}
+    assert {name for name, upload in uploads.items() if upload.combine is Combine.KEEP} == {"head", "present"}
     server = run(job_of("flute"), rounds=1).server
     assert not any("head." in name for name, _ in tree.leaves(server))
 
@@ -73,13 +74,12 @@ def test_the_server_step_brings_heads_closer_to_their_simplex() -> None:
     method = FLUTE(server_lr=0.5)
     job = job_of(method, digits_federation(3))
     ran = run(job, rounds=1, cohort=3)
+    kept = states(ran.views[-1].executor, 3)
     for client in range(3):
-        state = ran.views[-1].store.get(client)
-        assert state is not None
         present = (job.federation.counts(client) > 0).float()
-        own, moved = state["head"]["head.weight"], ran.server["heads"][str(client)]["head.weight"]
+        own, moved = kept[client]["head"]["head.weight"], ran.server["heads"][str(client)]["head.weight"]
         assert float(distance_to_simplex(moved, present)) < float(distance_to_simplex(own, present))
-    sent = method.personal(ran.server, method.phases(CLOCK)[0], 1)["head"]["head.weight"]
+    sent = method.phases(CLOCK)[0].does.personal(ran.server, 1)["head"]["head.weight"]
     assert torch.equal(sent, ran.server["heads"]["1"]["head.weight"])
 
 

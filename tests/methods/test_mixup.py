@@ -5,27 +5,30 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from wrapper_steps import first_turn, training
 
 from fewfed.errors import ConfigError
 from fewfed.methods.mixup import MixUp
 from fewfed.methods.registry import choose
-from support import batch_of, context, digits_federation, digits_network, job_of, run, same, trainable
+from support import batch_of, digits_federation, digits_network, job_of, run, same, trainable
 
 
 def test_the_loss_is_mixup_as_defined() -> None:
     net, data = digits_network(), digits_federation().examples(0)
-    ctx, order, lam = context(net, data), torch.arange(len(data)).roll(1), 0.3
+    method, order, lam = MixUp(), torch.arange(len(data)).roll(1), 0.3
+    ctx = first_turn(method, net, data)
     draw = {"inner": {}, "own": {"order": order, "lam": torch.tensor(lam)}}
-    ours = MixUp().loss(trainable(net.model()), ctx, batch_of(data, draw))["task"]
+    ours = training(method).loss(trainable(net.model()), ctx, batch_of(data, draw))["task"]
     output = net.apply(net.model(), lam * data.x + (1 - lam) * data.x[order])
     expected = lam * cross_entropy(output, data.y) + (1 - lam) * cross_entropy(output, data.y[order])
     torch.testing.assert_close(ours, expected)
 
 
 def test_lam_follows_its_distribution_and_the_order_is_a_permutation() -> None:
-    ctx = context(digits_network(), digits_federation().examples(0))
-    draws = ctx.plan.draws(0, "train", 0)
-    own = [MixUp(alpha=0.5).draw(draws, ctx, 4)["own"] for _ in range(3000)]
+    method = MixUp(alpha=0.5)
+    ctx = first_turn(method, digits_network(), digits_federation().examples(0))
+    random = ctx.plan.random(0, "train", 0)
+    own = [training(method).draw(random, ctx, 4)["own"] for _ in range(3000)]
     lam = torch.stack([each["lam"] for each in own])
     assert lam.dim() == 1
     assert float(lam.mean()) == pytest.approx(0.5, abs=0.02)
@@ -35,7 +38,7 @@ def test_lam_follows_its_distribution_and_the_order_is_a_permutation() -> None:
 
 def test_no_mixing_is_what_it_wraps_bit_for_bit() -> None:
     plain, quiet = (run(job_of(method), rounds=2).server for method in ("fedavg", MixUp(alpha=0.0)))
-    assert same(plain, quiet)
+    assert same({"inner": plain, "own": {}}, quiet)
 
 
 def test_the_inner_method_keeps_its_own_terms() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from wrapper_steps import first_turn, training
 
 from fewfed.errors import ConfigError
 from fewfed.methods.moex import MoEx
-from support import batch_of, context, digits_federation, digits_network, gradients, job_of, run, same, trainable
+from support import batch_of, digits_federation, digits_network, gradients, job_of, run, same, trainable
 
 
 def test_the_loss_and_its_gradient_are_those_of_exchanged_moments() -> None:
@@ -16,7 +17,8 @@ def test_the_loss_and_its_gradient_are_those_of_exchanged_moments() -> None:
     order = torch.arange(len(data)).roll(1)
     draw = {"inner": {}, "own": {"order": order, "on": torch.tensor(True)}}
     work, model = trainable(net.model()), trainable(net.model())
-    ours = MoEx(lam=0.7).loss(work, context(net, data), batch_of(data, draw))["task"]
+    method = MoEx(lam=0.7)
+    ours = training(method).loss(work, first_turn(method, net, data), batch_of(data, draw))["task"]
     features = net.apply(model, data.x, stop=1)
     mean, deviation = features.mean(1, keepdim=True), (features.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
     exchanged = (features - mean) / deviation * deviation[order] + mean[order]
@@ -31,13 +33,15 @@ def test_the_loss_and_its_gradient_are_those_of_exchanged_moments() -> None:
 def test_without_exchange_labels_are_not_mixed_either() -> None:
     net, data = digits_network(), digits_federation().examples(0)
     draw = {"inner": {}, "own": {"order": torch.arange(len(data)).roll(1), "on": torch.tensor(False)}}
-    ours = MoEx().loss(trainable(net.model()), context(net, data), batch_of(data, draw))["task"]
+    method = MoEx()
+    ctx = first_turn(method, net, data)
+    ours = training(method).loss(trainable(net.model()), ctx, batch_of(data, draw))["task"]
     torch.testing.assert_close(ours, cross_entropy(net.apply(net.model(), data.x), data.y))
 
 
 def test_never_exchanging_is_what_it_wraps_bit_for_bit() -> None:
     plain, quiet = (run(job_of(method), rounds=2).server for method in ("fedavg", MoEx(q=0.0)))
-    assert same(plain, quiet)
+    assert same({"inner": plain, "own": {}}, quiet)
 
 
 def test_an_unknown_stage_is_refused() -> None:

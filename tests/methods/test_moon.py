@@ -13,9 +13,20 @@ from fewfed.data.examples import Examples
 from fewfed.engine.evaluation import Evaluate
 from fewfed.methods.moon import STAGE, Moon
 from fewfed.network import Network
-from fewfed.task import Classification
+from fewfed.tasks.classification import Classification
 from fewfed.tree import Tree
-from support import batch_of, context, digits, digits_federation, digits_network, gradients, job_of, run, trainable
+from support import (
+    batch_of,
+    context,
+    digits,
+    digits_federation,
+    digits_network,
+    gradients,
+    job_of,
+    run,
+    states,
+    trainable,
+)
 
 
 def model_with_feature(net: Network, feature: list[float]) -> Tree:
@@ -55,10 +66,8 @@ def test_a_client_remembers_its_own_last_model() -> None:
     method = Moon()
     job = job_of(method, digits_federation(2, 12))
     ended = run(job, rounds=1, cohort=2)
-    view = ended.views[0]
-    states = [view.store.get(client) for client in range(2)]
-    assert all(state is not None for state in states)
-    first, second = (weights(state["model"]) for state in states if state is not None)
+    kept = states(ended.views[0].executor, 2)
+    first, second = (weights(kept[client]["model"]) for client in range(2))
     mean = {name: (first[name] + second[name]) / 2 for name in first}
     assert all(torch.allclose(mean[name], value, atol=1e-6) for name, value in weights(ended.server["model"]).items())
     assert not torch.equal(first["head.weight"], second["head.weight"])

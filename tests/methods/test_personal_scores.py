@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fewfed.results import Accuracy
-from fewfed.task import Classification
+from fewfed.runs.results import Accuracy
+from fewfed.tasks.classification import Classification
 
 
 def test_trap_32_two_clients_are_scored_apart() -> None:

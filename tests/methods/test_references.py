@@ -16,8 +16,9 @@ from fewfed.methods.local import Local
 from fewfed.methods.registry import choose
 from fewfed.methods.single import Single
 from fewfed.network import Network
+from fewfed.phase import Clock
 from fewfed.tree import Tree
-from support import digits, digits_federation, job_of, run, same, traffic
+from support import digits, digits_federation, job_of, run, same, states, traffic
 
 
 def perceptron() -> nn.Sequential:
@@ -58,15 +59,13 @@ def test_local_is_plain_training_that_goes_on_from_round_to_round() -> None:
     federation = digits_federation(4, 20)
     job = small_job("local", federation)
     recorder = run(job, rounds=4, cohort=2)
+    kept = states(recorder.views[-1].executor, 4)
     for client in range(4):
         taken = [view.clock.round for view in recorder.views if client in view.cohort]
-        state = recorder.views[-1].store.get(client)
-        if not taken:
-            assert state is None
-            continue
-        assert state is not None
-        module = trained(job, perceptron(), federation.examples(client), client, taken)
-        assert_model_is(state["model"], module)
+        assert (client in kept) == bool(taken)
+        if taken:
+            module = trained(job, perceptron(), federation.examples(client), client, taken)
+            assert_model_is(kept[client]["model"], module)
 
 
 def test_local_sends_and_receives_nothing() -> None:
@@ -84,9 +83,7 @@ def test_a_local_client_never_sees_the_others_rows() -> None:
         10,
     )
     ours, theirs = (run(job_of("local", federation), rounds=2, cohort=3) for federation in (plain, changed))
-    one, other = ours.views[-1].store.get(1), theirs.views[-1].store.get(1)
-    assert one is not None
-    assert other is not None
+    one, other = (states(ended.views[-1].executor, 3)[1] for ended in (ours, theirs))
     assert same(one, other)
 
 
@@ -94,10 +91,10 @@ def test_local_models_are_scored_each_and_averaged() -> None:
     job = job_of("local")
     recorder = run(job, rounds=1, cohort=3, observers=[Evaluate(clients=0)])
     test = digits()[1]
+    kept = states(recorder.views[-1].executor, 10)
     rates = []
     for client in range(10):
-        state = recorder.views[-1].store.get(client)
-        model = job.net.model() if state is None else state["model"]
+        model = kept[client]["model"] if client in kept else job.net.model()
         rates.append(float((job.net.apply(model, test.x, train=False).argmax(1) == test.y).float().mean()))
     metrics = recorder.metrics[-1]
     assert metrics["accuracy"] == pytest.approx(sum(rates) / 10, abs=1e-6)
@@ -168,4 +165,5 @@ def test_references_say_what_they_are() -> None:
     assert Local.personal_model
     assert not Single.personal_model
     assert Local.family == Single.family == "reference"
-    assert tree.nbytes(Local().broadcast({}, Local().phases(run(job_of("local"), rounds=1).views[0].clock)[0])) == 0
+    (phase,) = Local().phases(Clock(0, 1, 1))
+    assert tree.nbytes(phase.does.broadcast({})) == 0

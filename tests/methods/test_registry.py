@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,9 +19,10 @@ from fewfed.methods.fedprox import FedProx
 from fewfed.methods.flea import FLea
 from fewfed.methods.flea_official import FLeaOfficial
 from fewfed.methods.registry import choose, presets_of, registered, wrapped_field
+from fewfed.phase import Phase
 from fewfed.settings import describe, setting
 from fewfed.tree import Tree
-from fewfed.wrapper import Wrapper
+from fewfed.wrapper import Around, Wrapper
 from support import job_of, run, same
 
 OWN_METHOD = '''
@@ -54,8 +56,15 @@ class Louder(Wrapper):
 
     gain: float = setting(2.0, "factor", gt=0)
 
+    def around(self, phase: Phase) -> Phase:
+        return dataclasses.replace(phase, does=Loud(self, phase))
+
+
+class Loud(Around[Louder]):
+    """A phase with louder terms."""
+
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        return {name: self.gain * value for name, value in super().loss(work, ctx, batch).items()}
+        return {name: self.wrapper.gain * value for name, value in super().loss(work, ctx, batch).items()}
 
 
 @pytest.fixture
@@ -159,8 +168,8 @@ def test_wrappers_nest_and_take_values_for_what_they_wrap() -> None:
 def test_a_wrapper_that_changes_nothing_is_what_it_wraps() -> None:
     for inner in ("fedavg", "fedprox", "fedmix", "flea"):
         method = choose(inner).method
-        assert same(run(job_of(Wrapper(inner=method))).server, run(job_of(method)).server)
         wrapper = Wrapper(inner=method)
+        assert same(run(job_of(wrapper)).server, {"inner": run(job_of(method)).server, "own": {}})
         assert (wrapper.observed, wrapper.needs_classes) == (method.observed, method.needs_classes)
     assert Wrapper(inner=choose("local").method).personal_model
     assert wrapped_field(Wrapper) == "inner"
@@ -171,7 +180,7 @@ def test_a_wrapper_overrides_a_little() -> None:
     plain = run(job_of(FedProx(), training={"optimizer": "sgd", "lr": 0.02}), rounds=1)
     double = run(job_of(Louder(inner=FedProx()), training={"optimizer": "sgd", "lr": 0.01}), rounds=1)
     for name, value in plain.server["model"]["params"].items():
-        assert torch.allclose(double.server["model"]["params"][name], value, atol=1e-6)
+        assert torch.allclose(double.server["inner"]["model"]["params"][name], value, atol=1e-6)
 
 
 def test_a_users_file_is_a_method_like_any_other(own_file: Path) -> None:

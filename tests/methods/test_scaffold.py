@@ -7,12 +7,23 @@ import torch
 from quadratics import UNEQUAL, UNEQUAL_FEDAVG, UNEQUAL_OPTIMUM, parabolas, weight
 
 from fewfed import tree
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.loop import run_rounds
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
 from fewfed.method import Method
 from fewfed.methods.scaffold import Scaffold
-from support import batch_of, context, digits_federation, digits_network, gradients, job_of, run, total, trainable
+from support import (
+    batch_of,
+    context,
+    digits_federation,
+    digits_network,
+    gradients,
+    job_of,
+    run,
+    states,
+    total,
+    trainable,
+)
 
 
 def test_it_reaches_the_optimum_where_fedavg_does_not() -> None:
@@ -49,10 +60,9 @@ def test_controls_are_the_mean_of_a_clients_own_gradients() -> None:
     job = parabolas("scaffold", targets, sizes=(1, 5, 2), lr=lr, epochs=steps)
     done = run(job, rounds=1, cohort=3)
     own = [-a * sum((1 - lr) ** k for k in range(steps)) / steps for a in targets]
+    kept = states(done.views[0].executor, 3)
     for client, expected in enumerate(own):
-        state = done.views[0].store.get(client)
-        assert state is not None
-        assert float(state["control"]["head.weight"]) == pytest.approx(expected)
+        assert float(kept[client]["control"]["head.weight"]) == pytest.approx(expected)
     assert float(done.server["control"]["head.weight"]) == pytest.approx(sum(own) / 3)
     uniform = sum(a * (1 - (1 - lr) ** steps) for a in targets) / 3
     assert weight(done.server["model"]) == pytest.approx(uniform)
@@ -70,14 +80,13 @@ def test_the_servers_step_scales_the_movement_of_parameters() -> None:
 
 def test_an_absent_client_keeps_its_control() -> None:
     job = parabolas("scaffold", (0.0, 1.0, 2.0), lr=0.1)
-    store, server = ClientStore(), None
+    homes, server = SimulatedHomes(job), None
     before: dict[int, torch.Tensor] = {}
     for number in range(6):
-        server = run_rounds(
-            job, Sequential(job), [], rounds=number + 1, cohort=1, store=store, server=server, start=number
-        )
+        executor = Sequential(job, homes)
+        server = run_rounds(job, executor, [], rounds=number + 1, cohort=1, server=server, start=number)
         (present,) = job.plan.cohort(number, 3, 1)
-        held = {k: state["control"]["head.weight"].clone() for k in range(3) if (state := store.get(k)) is not None}
+        held = {client: state["control"]["head.weight"] for client, state in states(homes, 3).items()}
         for client, value in before.items():
             assert torch.equal(held[client], value) == (client != present)
         before = held
@@ -89,8 +98,7 @@ def test_short_batches_count_as_steps() -> None:
     job = job_of("scaffold", digits_federation(1, 11), training={"batch_rule": "partial", "epochs": 1})
     done = run(job, rounds=1, cohort=1)
     assert done.metrics[0]["steps"] == 2
-    state = done.views[0].store.get(0)
-    assert state is not None
+    state = states(done.views[0].executor, 1)[0]
     start, end = job.net.model()["params"], done.server["model"]["params"]
     for name, control in state["control"].items():
         torch.testing.assert_close(control, (start[name] - end[name]) / (2 * job.training.lr), rtol=1e-4, atol=1e-6)

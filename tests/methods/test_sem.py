@@ -9,23 +9,29 @@ import torch
 from quadratics import UNEQUAL, UNEQUAL_OPTIMUM, parabolas, weight
 
 from fewfed import tree
+from fewfed.engine.client_store import ClientStore
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.loop import run_rounds
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
 from fewfed.errors import ConfigError, DataError
 from fewfed.method import Context
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.fedfv import FedFV
 from fewfed.methods.fedprox import FedProx
+from fewfed.methods.parts.pairing import pair
 from fewfed.methods.registry import choose
 from fewfed.methods.sem import Sem
-from fewfed.pairing import pair
 from fewfed.phase import Clock
-from fewfed.plan import Draws
+from fewfed.plan import Random
 from fewfed.tree import Tree
-from support import Recorder, digits_federation, job_of, run
+from support import Recorder, digits_federation, job_of, run, states
 
 TWO = {"targets": (0.0, 1.0), "sizes": (1, 3)}
+
+
+def common(server: Tree) -> float:
+    """The weight of the model that the wrapped method's server holds."""
+    return weight(server["inner"]["model"])
 
 
 def slots(done: Recorder) -> dict[int, float]:
@@ -37,7 +43,7 @@ def slots(done: Recorder) -> dict[int, float]:
 def test_slots_weigh_as_much_as_both_their_clients() -> None:
     """One step a leg: slots 0.5 (1→2) and 0.25 (2→1), both of weight 4; two steps of FedAvg give 0.5625."""
     done = run(parabolas("sem(fedavg)", **TWO), rounds=1, cohort=2)
-    assert weight(done.server["model"]) == pytest.approx(0.375)
+    assert common(done.server) == pytest.approx(0.375)
     assert done.views[0].phases[1].combined.weights == (4.0, 4.0)
     assert slots(run(parabolas(Sem(FedFV(tau=0)), **TWO), rounds=1, cohort=2)) == pytest.approx({0: 0.25, 1: 0.5})
     assert weight(run(parabolas("fedavg", **TWO), rounds=1, cohort=2).server["model"]) == pytest.approx(0.5625)
@@ -46,10 +52,10 @@ def test_slots_weigh_as_much_as_both_their_clients() -> None:
 def test_a_ring_of_three() -> None:
     """1→2→3→1: slots 0.5, 2.25 and 1.0 of weights 3, 5 and 4."""
     ring = {0: 1, 1: 2, 2: 0}
-    seed = next(seed for seed in range(50) if pair("cycle", (0, 1, 2), Draws(seed, "sem", 0)) == ring)
+    seed = next(seed for seed in range(50) if pair("cycle", (0, 1, 2), Random(seed, "sem", 0)) == ring)
     three = {"targets": (0.0, 1.0, 4.0), "sizes": (1, 2, 3), "seed": seed}
     done = run(parabolas("sem(fedavg)", **three), rounds=1, cohort=3)
-    assert weight(done.server["model"]) == pytest.approx(1.3958333, abs=1e-7)
+    assert common(done.server) == pytest.approx(1.3958333, abs=1e-7)
     assert done.views[0].phases[1].combined.weights == (4.0, 3.0, 5.0)
     finals = slots(run(parabolas(Sem(FedFV(tau=0)), **three), rounds=1, cohort=3))
     assert finals == pytest.approx({1: 0.5, 2: 2.25, 0: 1.0})
@@ -61,7 +67,7 @@ def test_its_own_partner_is_the_wrapped_method_bit_for_bit(pairing: str, cohort:
     federation, training = digits_federation(5, 1), {"optimizer": "sgd", "lr": 0.05, "epochs": 3}
     plain = run(job_of("fedavg", federation, training=training), cohort=cohort).server["model"]
     method = choose("sem(fedavg)", {"pairing": pairing}).method
-    paired = run(job_of(method, federation, training=training), cohort=cohort).server["model"]
+    paired = run(job_of(method, federation, training=training), cohort=cohort).server["inner"]["model"]
     for (_, a), (_, b) in zip(tree.leaves(plain), tree.leaves(paired), strict=True):
         assert torch.equal(a, b)
 
@@ -75,20 +81,22 @@ def test_scaffolds_controls_stay_with_their_clients() -> None:
     job = parabolas("sem(scaffold)", **TWO)
     store, seen = ClientStore(), Recorder()
     for client, value in enumerate((0.1, 0.3)):
-        store.put(client, {"control": control(value)})
-    start = {**job.method.server_init(job.setup), "control": control(0.2)}
-    server = run_rounds(job, Sequential(job), [seen], rounds=1, cohort=2, store=store, server=start)
+        store.put(client, {"inner": {"control": control(value)}, "own": {}})
+    first = job.method.server_init(job.setup)
+    start = {**first, "inner": {**first["inner"], "control": control(0.2)}}
+    homes = SimulatedHomes(job, store)
+    server = run_rounds(job, Sequential(job, homes), [seen], rounds=1, cohort=2, server=start)
     mids = seen.views[0].phases[0].combined.values["model"]
     assert [weight(mids[str(client)]) for client in (0, 1)] == pytest.approx([-0.05, 0.55])
-    after = [state["control"]["head.weight"] for client in (0, 1) if (state := store.get(client)) is not None]
+    after = [state["inner"]["control"]["head.weight"] for state in states(homes, 2).values()]
     assert [float(value) for value in after] == pytest.approx([0.275, -1.025])
-    assert weight(server["model"]) == pytest.approx(0.375)
-    assert float(server["control"]["head.weight"]) == pytest.approx(0.2 + (0.175 - 1.325) / 2)
+    assert common(server) == pytest.approx(0.375)
+    assert float(server["inner"]["control"]["head.weight"]) == pytest.approx(0.2 + (0.175 - 1.325) / 2)
 
 
 def test_scaffold_still_reaches_the_optimum() -> None:
     done = run(parabolas("sem(scaffold)", **UNEQUAL), rounds=200, cohort=2)
-    assert weight(done.server["model"]) == pytest.approx(UNEQUAL_OPTIMUM, abs=1e-6)
+    assert common(done.server) == pytest.approx(UNEQUAL_OPTIMUM, abs=1e-6)
 
 
 def test_scaffold_ignores_sizes() -> None:
@@ -101,7 +109,7 @@ def test_the_anchor_of_the_second_leg(anchor: str, expected: float) -> None:
     """mu = 1: at its first step leg 2 stands on the received model, but client 1's slot is 0.5 from the global one."""
     method = choose("sem(fedprox)", {"anchor": anchor, "inner.mu": 1.0}).method
     assert method == Sem(FedProx(mu=1.0), anchor=anchor)  # type: ignore[arg-type]
-    assert weight(run(parabolas(method, **TWO), rounds=1, cohort=2).server["model"]) == pytest.approx(expected)
+    assert common(run(parabolas(method, **TWO), rounds=1, cohort=2).server) == pytest.approx(expected)
 
 
 def test_fedfv_orders_by_the_uploaders_loss_at_the_global_model() -> None:
@@ -113,7 +121,7 @@ def test_fedfv_orders_by_the_uploaders_loss_at_the_global_model() -> None:
 
 def test_fair_weights_count_a_participation_once_a_round() -> None:
     done = run(job_of("sem(fedfa-fair)"), rounds=3, cohort=10)
-    assert done.server["times"].tolist() == [3.0] * 10
+    assert done.server["inner"]["times"].tolist() == [3.0] * 10
 
 
 def test_flea_shares_after_the_second_leg_and_mixes_in_both() -> None:
@@ -121,7 +129,7 @@ def test_flea_shares_after_the_second_leg_and_mixes_in_both() -> None:
     assert list(done.metrics[1]["phases"]) == ["train-leg1", "train-leg2", "share"]
     for leg in done.views[1].phases[:2]:
         assert len(leg.shared["labels"]) == done.metrics[0]["phases"]["share"]["rows"]["labels"]
-        assert leg.terms["distil"] != 0
+        assert leg.record.terms["distil"] != 0
 
 
 def test_a_method_with_a_first_exchange_of_its_own() -> None:
@@ -148,32 +156,32 @@ def test_a_round_moves_four_models_a_client() -> None:
 @pytest.mark.parametrize("method", ["sem(fedavg)", "sem(fedfv)", "sem(flea)"])
 def test_nothing_of_the_exchange_outlives_the_round(method: str) -> None:
     done = run(job_of(method))
-    assert set(done.server["sem"]) == {"seed", "drawn"}
-    states = [state for client in range(10) if (state := done.views[-1].store.get(client)) is not None]
-    assert states == [{}] * len(states)
+    assert set(done.server["own"]) == {"seed", "drawn"}
+    kept = states(done.views[-1].executor, 10)
+    assert list(kept.values()) == [{"inner": {}, "own": {}}] * len(kept)
 
 
 def test_adam_starts_afresh_in_each_leg_of_each_round() -> None:
     """The first step of Adam has length lr whatever the gradient; remembered moments would shorten or lengthen it."""
     job = parabolas("sem(fedavg)", (1.0, 1.0), lr=0.3, optimizer="adam", eps=1e-12)
-    done = [weight(run(job, rounds=rounds, cohort=2).server["model"]) for rounds in (1, 2, 3)]
+    done = [common(run(job, rounds=rounds, cohort=2).server) for rounds in (1, 2, 3)]
     assert done == pytest.approx([0.6, 1.2, 1.2 - 0.3 + 0.3], abs=1e-9)
 
 
 def test_a_client_with_fewer_rows_than_a_batch_trains_in_both_legs() -> None:
     done = run(job_of("sem(fedavg)", digits_federation(3, [2, 5, 9]), training={"batch": 8}), rounds=1)
-    assert [leg.steps for leg in done.views[0].phases] == [1 + 1 + 2, 1 + 1 + 2]
+    assert [leg.record.steps for leg in done.views[0].phases] == [1 + 1 + 2, 1 + 1 + 2]
 
 
 def test_pairings_change_with_the_round_and_the_seed_and_nothing_else() -> None:
     def finals(seed: int) -> list[float]:
         job = parabolas("sem(fedavg)", (0.0, 1.0, 3.0, 7.0, 9.0), sizes=(1, 2, 3, 4, 5), seed=seed)
         done = run(job, rounds=4, cohort=5)
-        return [weight(view.server["model"]) for view in done.views]
+        return [common(view.server) for view in done.views]
 
     assert finals(0) == finals(0)
     assert finals(0) != finals(1)
-    rings = {tuple(pair("cycle", range(5), Draws(0, "sem", round)).values()) for round in range(6)}
+    rings = {tuple(pair("cycle", range(5), Random(0, "sem", round)).values()) for round in range(6)}
     assert len(rings) > 3
 
 
@@ -192,7 +200,7 @@ class Forgetful(FedAvg):
 def test_a_client_that_fails_in_the_first_leg_is_left_out_of_the_pairing() -> None:
     """Clients 0 and 2 swap as if they were alone; client 1 is told why it has no second leg."""
     done = run(parabolas(Sem(Forgetful()), (0.0, 5.0, 1.0), sizes=(1, 2, 3)), rounds=1, cohort=3)
-    assert weight(done.server["model"]) == pytest.approx(0.375)
+    assert common(done.server) == pytest.approx(0.375)
     reasons = {failure["phase"]: failure["reason"] for failure in done.metrics[0]["failed"]}
     assert reasons == {
         "train-leg1": "it lost its rows",

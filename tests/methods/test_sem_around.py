@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewfed import arrays, tree
+from fewfed import tree
+from fewfed.engine import storage
+from fewfed.engine.client_store import ClientStore
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.executors.workers.executor import Workers
+from fewfed.engine.executors.workers.options import Options
+from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.loop import run_rounds
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
-from fewfed.engine.workers import Workers
 from support import digits_federation, job_of, run
 
 METHODS = tuple(
@@ -23,7 +26,7 @@ METHODS = tuple(
 def test_worker_processes_compute_the_same_bits(method: str) -> None:
     job = job_of(method, digits_federation(5, 9))
     alone = run(job, rounds=2, cohort=3)
-    workers = Workers(job, 2)
+    workers = Workers(job, options=Options(processes=2, stack=1, layout="plain"))
     try:
         together = run(job, rounds=2, cohort=3, executor=workers)
     finally:
@@ -37,13 +40,13 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(method: str, tmp_
     job = job_of(method, digits_federation(5, 9))
     whole = run(job, rounds=3, cohort=3)
 
-    store = ClientStore(tmp_path)
-    before = run_rounds(job, Sequential(job), [], rounds=2, cohort=3, store=store)
-    arrays.save(tmp_path.with_suffix(".server"), before)
-    restored = ClientStore(tmp_path)
-    restored.restore(store.commit())
-    server, _ = arrays.load(tmp_path.with_suffix(".server"))
-    after = run_rounds(job, Sequential(job), [], rounds=3, cohort=3, store=restored, server=server, start=2)
+    homes = SimulatedHomes(job, ClientStore(tmp_path))
+    before = run_rounds(job, Sequential(job, homes), [], rounds=2, cohort=3)
+    storage.save(tmp_path.with_suffix(".server"), before)
+    restored = SimulatedHomes(job, ClientStore(tmp_path))
+    restored.restore(homes.commit())
+    server, _ = storage.load(tmp_path.with_suffix(".server"))
+    after = run_rounds(job, Sequential(job, restored), [], rounds=3, cohort=3, server=server, start=2)
 
     ours, theirs = (dict(tree.leaves(kept)) for kept in (after, whole.server))
     assert ours.keys() == theirs.keys()

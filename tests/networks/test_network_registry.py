@@ -114,6 +114,6 @@ def test_names_are_unique_and_complete() -> None:
     ],
 )
 def test_default_network(data: str, shape: tuple[int, ...], expected: str) -> None:
-    chosen = networks.default_for(data, shape, 10)
+    chosen = networks.default_for(data, shape)
     assert chosen == expected
     networks.build(chosen, shape, 10, seed=0)

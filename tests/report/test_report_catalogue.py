@@ -29,7 +29,7 @@ def test_a_phase_of_the_first_round_only_says_so() -> None:
 def test_what_is_seen_raw_is_what_is_not_combined() -> None:
     for item in catalogue():
         for phase in item["phases"]:
-            raw = {name for name, how in phase["uploads"].items() if how in ("concat", "keep")}
+            raw = {name for name, how in phase["uploads"].items() if how["combine"] in ("concat", "keep")}
             assert set(phase["seen_raw"]) == raw
 
 

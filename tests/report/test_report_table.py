@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fewfed.report.table import Spread, rich_table, rows, to_csv
-from fewfed.results import Accuracy, Result, summarise
+from fewfed.runs.results import Accuracy, Result, summarise
 
 
 def result(seed: int = 0, accuracy: tuple[float, float, float] = (0.5, 0.25, 0.375), failed: int = 0) -> Result:

@@ -10,42 +10,32 @@ from typing import Annotated, Any
 
 import typer
 
-from fewfed import arrays
-from fewfed.cells import Cell, run_cells
 from fewfed.cli import options as opt
 from fewfed.cli.run import lines_of
 from fewfed.cli.show import cell_reporter, out, progress, say
+from fewfed.engine import storage
+from fewfed.engine.executors.registry import plugins
 from fewfed.errors import ConfigError, RunError, did_you_mean
-from fewfed.executors import packing_for
-from fewfed.experiment import Resolved, accepts, known_fields, resolve
-from fewfed.folder import CONFIG, RunFolder
 from fewfed.report.curves import plot_curves, require_matplotlib
 from fewfed.report.table import rich_table, rows, to_csv
-from fewfed.results import Result
-from fewfed.run import DEFAULT_OUT, prepare
+from fewfed.runs.cells import Cell, run_cells
+from fewfed.runs.executors import packing_for, refuse_inexact
+from fewfed.runs.experiment import Resolved, accepts, known_fields, resolve
+from fewfed.runs.folder import CONFIG, RunFolder
+from fewfed.runs.naming import DEFAULT_OUT
+from fewfed.runs.prepare import prepare
+from fewfed.runs.results import Result
 
 _PARTS = ("experiment", "training", "data_options")
 
 
+@opt.of_experiments(*(name for name in opt.FLAGS if name not in ("executor", "precision")))
 def compare(
+    given: opt.Given,
     methods: Annotated[list[str] | None, typer.Argument(help="Methods to compare.")] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Seeds for each method, from --seed on.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Runs at once; 0 = what the machine has room for.")] = 0,
     plot: Annotated[bool, typer.Option("--plot", help="Draw accuracy by round into the result folder.")] = False,
-    data: opt.Data = None,
-    split: opt.Split = None,
-    clients: opt.Clients = None,
-    cohort: opt.Cohort = None,
-    rounds: opt.Rounds = None,
-    epochs: opt.Epochs = None,
-    batch: opt.BatchSize = None,
-    optimizer: opt.OptimizerName = None,
-    lr: opt.Rate = None,
-    seed: opt.Seed = None,
-    network: opt.NetworkName = None,
-    exact: opt.Exact = None,
-    sets: opt.Sets = None,
-    config: opt.Config = None,
     folder: opt.Out = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -53,10 +43,6 @@ def compare(
 
     Finished runs in the result folder are kept: the same command continues an interrupted comparison.
     """
-    given = opt.gather(
-        config, sets, data=data, split=split, clients=clients, cohort=cohort, rounds=rounds, epochs=epochs, batch=batch,
-        optimizer=optimizer, lr=lr, seed=seed, network=network, exact=exact,
-    )  # fmt: skip
     names = tuple(methods or ()) or (given.file.methods if given.file else ())
     if not names:
         raise ConfigError("which methods? Name them, as in 'fewfed compare fedavg flea', or give them in the TOML file")
@@ -71,10 +57,11 @@ def compare(
         cells = [cell for name in names for cell in _cells(root, name, _own(name, given.values), count)]
         _check_recorded(cells)
         for name in names:  # Everything that can be wrong is found before anything is written.
-            prepare(next(cell.resolved for cell in cells if cell.resolved.spec == name))
-    plan = cells[0].resolved.experiment
+            prepared = prepare(next(cell.resolved for cell in cells if cell.resolved.spec == name))
+            refuse_inexact(prepared.resolved, prepared.cohort)
+    rounds = cells[0].resolved.experiment.rounds
     with progress() as bar:
-        report = cell_reporter(bar, len(cells), plan.rounds)
+        report = cell_reporter(bar, len(cells), rounds)
         packing = packing_for(jobs)
         endings = run_cells(cells, packing, report)
     if packing.why:
@@ -118,7 +105,7 @@ def _own(method: str, values: dict[str, Any]) -> dict[str, Any]:
                 mine[name] = value
         elif owner == _base(method):
             mine[f"method.{field}"] = value
-        elif owner in _PARTS or (owner == "inner" and "(" in method):
+        elif owner in (*_PARTS, *plugins()) or (owner == "inner" and "(" in method):
             mine[name] = value
     return mine
 
@@ -128,18 +115,19 @@ def _refuse_unused(methods: tuple[str, ...], values: dict[str, Any]) -> None:
     wrappers = any("(" in method for method in methods)
     for name in values:
         owner, _, field = name.partition(".")
-        if field and owner not in (*bases, "method", *_PARTS, *(("inner",) if wrappers else ())):
-            raise ConfigError(f"'{name}': {did_you_mean('method of this comparison', owner, bases)}")
+        if field and owner not in (*bases, "method", *_PARTS, *plugins(), *(("inner",) if wrappers else ())):
+            known = {*bases, *plugins()}
+            raise ConfigError(f"'{name}': {did_you_mean('method of this comparison', owner, known)}", key=name)
         if (not field or owner == "method") and not any(accepts(method, field or name) for method in methods):
             known = set().union(*(known_fields(method) for method in methods))
-            raise ConfigError(did_you_mean("field for any of these methods", field or name, known))
+            raise ConfigError(did_you_mean("field for any of these methods", field or name, known), key=name)
 
 
 def _check_recorded(cells: list[Cell]) -> None:
     for cell in cells:
         if (cell.folder / CONFIG).exists():
             _, config = RunFolder.open(cell.folder)
-            if Resolved.from_json(config) != cell.resolved:
+            if Resolved.from_json(config).identity != cell.resolved.identity:
                 raise RunError(f"'{cell.folder}' holds a run with other settings: choose another --out or remove it")
 
 
@@ -147,7 +135,7 @@ def _show_comparison(results: list[tuple[str, Result]], root: Path, plot: bool) 
     table = rows(results)
     first = results[0][1]
     title = f"{first.data}, {first.split}, {first.clients} clients, {first.rounds} rounds"
-    arrays.write(root / "table.csv", to_csv(table).encode())
+    storage.write(root / "table.csv", to_csv(table).encode())
     out.print(rich_table(table, title))
     if first.note:
         say(f"data: {first.note}")

@@ -10,7 +10,6 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fewfed import arrays
 from fewfed.cli import options as opt
 from fewfed.cli.run import lines_of
 from fewfed.cli.show import RoundProgress, out, progress, say
@@ -18,14 +17,17 @@ from fewfed.diagnostics.exposure import expected_exposure, exposure_curve
 from fewfed.diagnostics.feature_map import plot_features
 from fewfed.diagnostics.feature_quality import FeatureQuality, RoundSeparation, spread_rows
 from fewfed.diagnostics.mixing import Mixing, MixingWatch
-from fewfed.diagnostics.replay import MODEL, refuse_unrepeatable, repeat, training_of
+from fewfed.diagnostics.replay import model_upload, refuse_unrepeatable, repeat, training_of
 from fewfed.diagnostics.rounds_to_target import rounds_to
+from fewfed.engine import storage
 from fewfed.engine.loop import Observer, RoundView
 from fewfed.errors import ConfigError
-from fewfed.experiment import Resolved, resolve
-from fewfed.folder import RunFolder, refuse_existing
 from fewfed.report.curves import require_matplotlib
-from fewfed.run import Prepared, default_folder, execute, prepare
+from fewfed.runs.execute import execute
+from fewfed.runs.experiment import Resolved, resolve
+from fewfed.runs.folder import RunFolder, refuse_existing
+from fewfed.runs.naming import default_folder
+from fewfed.runs.prepare import Prepared, prepare
 
 diagnose_app = typer.Typer(no_args_is_help=True, help="Feature separation, mixing, exposure, rounds to a target.")
 
@@ -77,32 +79,22 @@ def exposure(folder: Path, as_json: opt.AsJson = False) -> None:
         print(json.dumps({"folder": str(folder), "method": resolved.spec, "exposure": curve}))
 
 
+_FLAGS = ("data", "split", "clients", "cohort", "rounds", "epochs", "batch", "seed", "network")
+
+
 @diagnose_app.command()
+@opt.of_experiments(*_FLAGS)
 def features(
+    given: opt.Given,
     method: Annotated[str, typer.Argument(help="A method without client state.")],
     watched: Annotated[int, typer.Option("--watch", min=1, help="Clients of a cohort that are looked at.")] = 5,
     plot: Annotated[Path | None, typer.Option("--plot", help="t-SNE picture of the last round.")] = None,
-    data: opt.Data = None,
-    split: opt.Split = None,
-    clients: opt.Clients = None,
-    cohort: opt.Cohort = None,
-    rounds: opt.Rounds = None,
-    epochs: opt.Epochs = None,
-    batch: opt.BatchSize = None,
-    seed: opt.Seed = None,
-    network: opt.NetworkName = None,
-    sets: opt.Sets = None,
-    config: opt.Config = None,
     folder: opt.Out = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """How well classes separate in penultimate features before, after local training, and after aggregation."""
     if plot is not None:
         require_matplotlib()
-    given = opt.gather(
-        config, sets, data=data, split=split, clients=clients, cohort=cohort, rounds=rounds, epochs=epochs,
-        batch=batch, seed=seed, network=network,
-    )  # fmt: skip
     quality = FeatureQuality(clients=watched)
     observers: list[Observer] = [quality, *([_Picture(plot)] if plot is not None else [])]
     place = _run(method, given, folder, observers)
@@ -114,27 +106,14 @@ def features(
 
 
 @diagnose_app.command()
+@opt.of_experiments(*_FLAGS)
 def mixing(
+    given: opt.Given,
     method: Annotated[str, typer.Argument(help="A method that mixes shared rows into its batches.")],
-    data: opt.Data = None,
-    split: opt.Split = None,
-    clients: opt.Clients = None,
-    cohort: opt.Cohort = None,
-    rounds: opt.Rounds = None,
-    epochs: opt.Epochs = None,
-    batch: opt.BatchSize = None,
-    seed: opt.Seed = None,
-    network: opt.NetworkName = None,
-    sets: opt.Sets = None,
-    config: opt.Config = None,
     folder: opt.Out = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Classes of the shared buffer, of a client's rows and of its mixed batches, and the mixing weights drawn."""
-    given = opt.gather(
-        config, sets, data=data, split=split, clients=clients, cohort=cohort, rounds=rounds, epochs=epochs,
-        batch=batch, seed=seed, network=network,
-    )  # fmt: skip
     watch = MixingWatch()
     place = _run(method, given, folder, [watch])
     if not watch.seen:
@@ -156,11 +135,11 @@ class _Picture:
         if not view.clock.last:
             return
         result = training_of(view)
-        client = result.combined.clients[0]
+        client, name = result.combined.clients[0], model_upload(result.phase)
         models = {
-            "before": result.shared[MODEL],
+            "before": result.shared[name],
             f"client {client}": repeat(view, client).model,
-            "aggregated": result.combined.values[MODEL],
+            "aggregated": result.combined.values[name],
         }
         test = spread_rows(view.job.federation.test, self._rows)
         plot_features(view.job.net, models, test, self._path, view.job.plan.seed)
@@ -180,7 +159,7 @@ def _run(method: str, given: opt.Given, folder: Path | None, observers: list[Obs
 
 
 def _keep(name: str, content: list[dict[str, Any]], folder: Path, as_json: bool) -> None:
-    arrays.write(folder / name, (json.dumps(content, indent=1) + "\n").encode())
+    storage.write(folder / name, (json.dumps(content, indent=1) + "\n").encode())
     say(f"run and {name}: {folder}")
     if as_json:
         print(json.dumps({"folder": str(folder), "rounds": content}))

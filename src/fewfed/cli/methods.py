@@ -12,7 +12,7 @@ from rich.table import Table
 from fewfed.cli.show import out
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.methods.registry import registered
-from fewfed.report.catalogue import catalogue, entry
+from fewfed.report.catalogue import catalogue, entry, phase_text
 
 
 def show_methods(
@@ -50,16 +50,7 @@ def _table(entries: list[dict[str, Any]]) -> Table:
 
 
 def _uploads(item: dict[str, Any]) -> str:
-    lines = []
-    for phase in item["phases"]:
-        if phase["cohort"] == "union":
-            lines.append(f"{phase['name']}: all raw data, in one place")
-        elif phase["cohort"] == "server":
-            lines.append(f"{phase['name']}: nothing (runs on the server)")
-        else:
-            sent = ", ".join(f"{name} ({how})" for name, how in phase["uploads"].items()) or "nothing"
-            lines.append(f"{phase['name']}: {sent}" + ("" if phase["when"] == "every round" else f", {phase['when']}"))
-    return "\n".join(lines)
+    return "\n".join(map(phase_text, item["phases"]))
 
 
 def _one(item: dict[str, Any], text: str) -> None:

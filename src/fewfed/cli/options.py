@@ -1,36 +1,50 @@
-"""Options that several commands share, and how flags, --set and a TOML file become one set of values."""
+"""Options that several commands share, declared once, and how flags, --set and a TOML file become one set of values."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fewfed.config_file import ConfigFile, read
 from fewfed.errors import ConfigError
+from fewfed.runs.config_file import ConfigFile, read
 
-Data = Annotated[str | None, typer.Option("--data", help="Data set by name, or a path to your own.")]
-Split = Annotated[
-    str | None, typer.Option("--split", help="iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject...")
-]
-Clients = Annotated[int | None, typer.Option("--clients", help="Number of clients; 0 = all of a natural split.")]
-Cohort = Annotated[float | None, typer.Option("--cohort", help="Clients a round: fraction below 1, or a count.")]
-Rounds = Annotated[int | None, typer.Option("--rounds", help="Rounds.")]
-Epochs = Annotated[int | None, typer.Option("--epochs", help="Local epochs.")]
-BatchSize = Annotated[int | None, typer.Option("--batch", help="Rows of a local batch.")]
-OptimizerName = Annotated[str | None, typer.Option("--optimizer", help="sgd, adam or adamw.")]
-Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate of the first round.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random.")]
-ExecutorName = Annotated[str | None, typer.Option("--executor", help="auto, sequential, workers or cuda.")]
-PrecisionName = Annotated[str | None, typer.Option("--precision", help="cuda: float32, tf32 or bf16.")]
-Exact = Annotated[bool | None, typer.Option("--exact", help="No choices by timing, which change how numbers round.")]
-NetworkName = Annotated[str | None, typer.Option("--network", help="Network by name; auto = the papers' choice.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the results.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Last line of standard output: one JSON object.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Any field. Repeatable.")]
-Config = Annotated[Path | None, typer.Option("--config", help="A TOML file; flags win over it.")]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of a command, and the setting it sets."""
+
+    kind: Any
+    help: str
+    setting: str = ""
+    """Where it is called otherwise than the flag."""
+
+
+FLAGS: Mapping[str, Flag] = {
+    "data": Flag(str, "Data set by name, or a path to your own."),
+    "split": Flag(str, "iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject..."),
+    "clients": Flag(int, "Number of clients; 0 = all of a natural split."),
+    "cohort": Flag(float, "Clients a round: fraction below 1, or a count."),
+    "rounds": Flag(int, "Rounds."),
+    "epochs": Flag(int, "Local epochs."),
+    "batch": Flag(int, "Rows of a local batch."),
+    "optimizer": Flag(str, "sgd, adam or adamw."),
+    "lr": Flag(float, "Learning rate of the first round."),
+    "seed": Flag(int, "Seed of everything random."),
+    "network": Flag(str, "Network by name; auto = the papers' choice."),
+    "executor": Flag(str, "auto, sequential, workers or cuda."),
+    "precision": Flag(str, "cuda: float32, tf32 or bf16.", "cuda.precision"),
+    "exact": Flag(bool, "No choices by timing, which change how numbers round."),
+}
+"""Settings that have a flag of their own; every other one is set by --set."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,30 @@ class Given:
     file: ConfigFile | None
 
 
-def gather(config: Path | None, sets: list[str] | None, **flags: Any) -> Given:
+def of_experiments(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command flags of an experiment (all of them, or those named), --set and --config.
+
+    The command takes what they come to as its argument `given`.
+    """
+    chosen = names or tuple(FLAGS)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def call(**arguments: Any) -> None:
+            flags = {FLAGS[name].setting or name: arguments.pop(name) for name in chosen}
+            given = gather(arguments.pop("config"), arguments.pop("sets"), flags)
+            command(given=given, **arguments)
+
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
+        parameters = [*own, *(_parameter(name, FLAGS[name]) for name in chosen), *_COMMON]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return call
+
+    return decorate
+
+
+def gather(config: Path | None, sets: list[str] | None, flags: Mapping[str, Any]) -> Given:
     """A TOML file's values, over them --set, over them flags. A flag left out is None."""
     file = read(config) if config else None
     values = dict(file.values) if file else {}
@@ -58,3 +95,26 @@ def gather(config: Path | None, sets: list[str] | None, **flags: Any) -> Given:
     # `lr` and `training.lr` name the same field and the later of two wins: what is stronger must come last.
     kept = {name: value for name, value in values.items() if name not in stronger}
     return Given({**kept, **stronger}, file.without(stronger) if file else None)
+
+
+def _parameter(name: str, flag: Flag) -> inspect.Parameter:
+    hint = Annotated[flag.kind | None, typer.Option(f"--{name}", help=flag.help)]  # type: ignore[name-defined]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+
+
+_COMMON = (
+    inspect.Parameter(
+        "sets",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Any field. Repeatable.")
+        ],
+    ),
+    inspect.Parameter(
+        "config",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[Path | None, typer.Option("--config", help="A TOML file; flags win over it.")],
+    ),
+)

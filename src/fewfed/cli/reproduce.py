@@ -11,12 +11,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fewfed import arrays
-from fewfed.cells import Cell, run_cells
 from fewfed.cli import options as opt
 from fewfed.cli.show import cell_reporter, out, progress, say, warn
+from fewfed.engine import storage
 from fewfed.errors import ConfigError, DataError, RunError
-from fewfed.executors import packing_for
 from fewfed.reproduction.choice import chosen_runs
 from fewfed.reproduction.comparison import as_json as row_as_json
 from fewfed.reproduction.comparison import compared, curve_checks, rich_table, to_csv
@@ -31,8 +29,10 @@ from fewfed.reproduction.progress import (
     with_rounds,
 )
 from fewfed.reproduction.study import Planned, Study
-from fewfed.results import Result
-from fewfed.run import DEFAULT_OUT
+from fewfed.runs.cells import Cell, run_cells
+from fewfed.runs.executors import packing_for
+from fewfed.runs.naming import DEFAULT_OUT
+from fewfed.runs.results import Result
 
 
 def reproduce(
@@ -105,7 +105,7 @@ def _report(
     rows = compared(study, finished)
     checks = curve_checks(study, finished)
     if rows:
-        arrays.write(root / "table.csv", to_csv(study, rows).encode())
+        storage.write(root / "table.csv", to_csv(study, rows).encode())
         out.print(rich_table(study, rows))
         if checks:
             out.print(_curve_table(checks))

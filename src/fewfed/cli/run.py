@@ -13,42 +13,25 @@ import typer
 
 from fewfed.cli import options as opt
 from fewfed.cli.show import RoundProgress, progress, say, warn
-from fewfed.config_file import ConfigFile
 from fewfed.errors import ConfigError, DataError
-from fewfed.experiment import Resolved, resolve
-from fewfed.folder import RunFolder, refuse_existing
-from fewfed.results import Result
-from fewfed.run import default_folder, execute, prepare
-from fewfed.run import resume as resume_run
+from fewfed.runs.api import resume as resume_run
+from fewfed.runs.config_file import ConfigFile
+from fewfed.runs.execute import execute
+from fewfed.runs.experiment import Resolved, resolve
+from fewfed.runs.folder import RunFolder, refuse_existing
+from fewfed.runs.naming import default_folder
+from fewfed.runs.prepare import prepare
+from fewfed.runs.results import Result
 
 
+@opt.of_experiments()
 def run(
+    given: opt.Given,
     method: Annotated[str | None, typer.Argument(help="Method, method:preset, wrapper(method) or file.py.")] = None,
-    data: opt.Data = None,
-    split: opt.Split = None,
-    clients: opt.Clients = None,
-    cohort: opt.Cohort = None,
-    rounds: opt.Rounds = None,
-    epochs: opt.Epochs = None,
-    batch: opt.BatchSize = None,
-    optimizer: opt.OptimizerName = None,
-    lr: opt.Rate = None,
-    seed: opt.Seed = None,
-    executor: opt.ExecutorName = None,
-    precision: opt.PrecisionName = None,
-    network: opt.NetworkName = None,
-    exact: opt.Exact = None,
-    sets: opt.Sets = None,
-    config: opt.Config = None,
     folder: opt.Out = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Run one method."""
-    given = opt.gather(
-        config, sets, data=data, split=split, clients=clients, cohort=cohort, rounds=rounds, epochs=epochs, batch=batch,
-        optimizer=optimizer, lr=lr, seed=seed, executor=executor, precision=precision,
-        network=network, exact=exact,
-    )  # fmt: skip
     if method is None:
         if given.file is None or len(given.file.methods) != 1:
             raise ConfigError("which method? Name one, as in 'fewfed run flea', or give it in the TOML file")
@@ -64,12 +47,16 @@ def run(
     _tell(result, as_json)
 
 
-def resume(folder: Path, as_json: opt.AsJson = False) -> None:
+def resume(
+    folder: Path,
+    executor: Annotated[str, typer.Option(help="Another executor than the run had.")] = "",
+    as_json: opt.AsJson = False,
+) -> None:
     """Continue a run that was stopped."""
     resolved = Resolved.from_json(RunFolder.open(folder)[1])
     with progress() as bar:
         task = bar.add_task(resolved.spec, total=resolved.experiment.rounds, info="")
-        result = resume_run(folder, observers=[RoundProgress(bar, task)])
+        result = resume_run(folder, executor=executor, observers=[RoundProgress(bar, task)])
     _tell(result, as_json)
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from fewfed.cells import Update
 from fewfed.engine.loop import RoundView
+from fewfed.runs.cells import Update
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,14 +47,14 @@ class RoundProgress:
         done = view.clock.round + 1
         self._first = view.clock.round if self._first is None else self._first
         rate = (done - self._first) / max(time.monotonic() - self._began, 1e-9)
-        accuracy, loss = view.metrics.get("accuracy"), view.metrics.get("loss")
+        accuracy, loss = view.record.added.get("accuracy"), view.record.added.get("loss")
         shown = f"accuracy {100 * accuracy:5.2f} %  loss {loss:.3f}" if accuracy is not None else ""
         self._bar.update(self._task, completed=done, info=f"{shown}  {rate:.1f} rounds/s")
         self._bar.refresh()
-        for event in view.metrics.get("events", []):
+        for event in view.record.events:
             warn(f"note: {event}")
-        for failure in view.metrics.get("failed", []):
-            warn(f"left out: round {done}, phase '{failure['phase']}', client {failure['client']}: {failure['reason']}")
+        for failure in view.record.failed:
+            warn(f"left out: round {done}, phase '{failure.phase}', client {failure.client}: {failure.reason}")
 
 
 @contextmanager

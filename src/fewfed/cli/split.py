@@ -15,17 +15,13 @@ from fewfed.cli.run import lines_of
 from fewfed.cli.show import out, say
 from fewfed.data.skew import picture, plot_split
 from fewfed.data.sources import load
-from fewfed.experiment import resolve
-from fewfed.run import split_of, training_part
+from fewfed.runs.experiment import resolve
+from fewfed.runs.prepare import split_of, training_part
 
 
+@opt.of_experiments("data", "split", "clients", "seed")
 def show_split(
-    data: opt.Data = None,
-    split: opt.Split = None,
-    clients: opt.Clients = None,
-    seed: opt.Seed = None,
-    sets: opt.Sets = None,
-    config: opt.Config = None,
+    given: opt.Given,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the client-by-class picture into this file.")
     ] = None,
@@ -33,7 +29,6 @@ def show_split(
     as_json: opt.AsJson = False,
 ) -> None:
     """Print sparsity, scarcity, sizes and the class table of a split."""
-    given = opt.gather(config, sets, data=data, split=split, clients=clients, seed=seed)
     with lines_of(given.file):
         resolved = resolve("fedavg", given.values)
         loaded = load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)

@@ -79,35 +79,11 @@ class Dataset:
 def checked(dataset: Dataset) -> Dataset:
     """The data set itself, or a `DataError` that names the part, the row and what was expected there."""
     for part, examples in (("train", dataset.train), ("test", dataset.test)):
-        x, y = examples.x, examples.y
-        if len(x) == 0:
+        where = f"data '{dataset.name}', {part}"
+        if len(examples.x) == 0:
             raise DataError(f"data '{dataset.name}' has no {part} rows: expected at least one")
-        if len(x) != len(y):
-            raise DataError(
-                f"data '{dataset.name}', {part}: {len(x)} inputs but {len(y)} labels; expected as many of each"
-            )
-        if not torch.is_floating_point(x):
-            raise DataError(f"data '{dataset.name}', {part}: inputs are {x.dtype}; expected floating point")
-        finite = torch.isfinite(x.flatten(1)).all(1)
-        if not bool(finite.all()):
-            row = int((~finite).nonzero()[0])
-            raise DataError(
-                f"data '{dataset.name}', {part} row {row} holds NaN or infinity: expected finite numbers; "
-                "clean or drop such rows"
-            )
-        expected = tuple(x.shape[2:]) if dataset.task == "segmentation" else ()
-        if tuple(y.shape[1:]) != expected:
-            raise DataError(
-                f"data '{dataset.name}', {part}: labels have shape {tuple(y.shape)} for inputs of {tuple(x.shape)}; "
-                f"expected {(len(x), *expected)} for {dataset.task}"
-            )
-        bad = (y < 0) | (y >= dataset.classes)
-        if bool(bad.any()):
-            place = tuple(bad.nonzero()[0].tolist())
-            raise DataError(
-                f"data '{dataset.name}', {part} row {place[0]} has label {int(y[place])}: "
-                f"expected 0 to {dataset.classes - 1} ({dataset.classes} classes)"
-            )
+        _check_inputs(examples.x, where)
+        _check_labels(examples, dataset, where)
     if dataset.train.x.shape[1:] != dataset.test.x.shape[1:]:
         raise DataError(
             f"data '{dataset.name}': train inputs have shape {tuple(dataset.train.x.shape[1:])} but test inputs "
@@ -120,3 +96,31 @@ def checked(dataset: Dataset) -> Dataset:
                     f"data '{dataset.name}': {len(ids)} {name} ids for {len(examples)} rows; expected one a row"
                 )
     return dataset
+
+
+def _check_inputs(x: Tensor, where: str) -> None:
+    if not torch.is_floating_point(x):
+        raise DataError(f"{where}: inputs are {x.dtype}; expected floating point")
+    finite = torch.isfinite(x.flatten(1)).all(1)
+    if not bool(finite.all()):
+        row = int((~finite).nonzero()[0])
+        raise DataError(f"{where} row {row} holds NaN or infinity: expected finite numbers; clean or drop such rows")
+
+
+def _check_labels(examples: Examples, dataset: Dataset, where: str) -> None:
+    x, y = examples.x, examples.y
+    if len(x) != len(y):
+        raise DataError(f"{where}: {len(x)} inputs but {len(y)} labels; expected as many of each")
+    expected = tuple(x.shape[2:]) if dataset.task == "segmentation" else ()
+    if tuple(y.shape[1:]) != expected:
+        raise DataError(
+            f"{where}: labels have shape {tuple(y.shape)} for inputs of {tuple(x.shape)}; "
+            f"expected {(len(x), *expected)} for {dataset.task}"
+        )
+    bad = (y < 0) | (y >= dataset.classes)
+    if bool(bad.any()):
+        place = tuple(bad.nonzero()[0].tolist())
+        raise DataError(
+            f"{where} row {place[0]} has label {int(y[place])}: "
+            f"expected 0 to {dataset.classes - 1} ({dataset.classes} classes)"
+        )

@@ -41,6 +41,11 @@ class Federation(Protocol):
         """Shape of one input."""
         ...
 
+    @property
+    def most_rows(self) -> int | None:
+        """Rows of the largest client; None where nobody knows without making all of them."""
+        ...
+
     def __len__(self) -> int:
         """Number of clients."""
         ...
@@ -93,6 +98,7 @@ class SplitFederation:
         self.test_groups = _test_groups(dataset, split)
         self.client_groups = _client_groups(dataset, split)
         self.shape = dataset.shape
+        self.most_rows: int | None = int(split.sizes.max(initial=0))
         self._noise = noise
         self._noise_kind = noise_kind
         self._seed = seed
@@ -138,7 +144,14 @@ class GeneratedFederation:
     `make` must be a pure function of the client: it is called again each time.
     """
 
-    def __init__(self, clients: int, make: Callable[[int], Examples], test: Examples, classes: int) -> None:
+    def __init__(
+        self,
+        clients: int,
+        make: Callable[[int], Examples],
+        test: Examples,
+        classes: int,
+        most_rows: int | None = None,
+    ) -> None:
         if clients < 1:
             raise ConfigError(f"clients = {clients}: expected at least 1")
         self.test = test
@@ -146,6 +159,7 @@ class GeneratedFederation:
         self.test_groups: Mapping[str, Tensor] = {}
         self.client_groups: Sequence[str] = ()
         self.shape = tuple(test.x.shape[1:])
+        self.most_rows = most_rows
         self._clients = clients
         self._make = make
         self._last: tuple[int, Examples] | None = None

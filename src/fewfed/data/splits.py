@@ -266,13 +266,15 @@ def _check(
     if labels.min() < 0 or labels.max() >= classes:
         raise DataError(f"labels run from {labels.min()} to {labels.max()}: expected 0 to {classes - 1}")
     if clients < (0 if rule.name in NATURAL else 1):
-        raise ConfigError(f"clients = {clients}: expected at least 1, or 0 with a natural group to take all")
+        raise ConfigError(
+            f"clients = {clients}: expected at least 1, or 0 with a natural group to take all", key="clients"
+        )
     if seed < 0:
-        raise ConfigError(f"seed = {seed}: expected 0 or more")
+        raise ConfigError(f"seed = {seed}: expected 0 or more", key="seed")
     if not 0 < volume <= 1:
-        raise ConfigError(f"volume = {volume}: expected above 0 and at most 1")
+        raise ConfigError(f"volume = {volume}: expected above 0 and at most 1", key="volume")
     if min_size is not None and min_size < 0:
-        raise ConfigError(f"min_size = {min_size}: expected 0 or more")
+        raise ConfigError(f"min_size = {min_size}: expected 0 or more", key="min_size")
     if legacy_seed is not None and rule.name not in ("qua", "dir"):
         raise ConfigError(f"legacy_seed replays the released rules 'qua' and 'dir', not '{rule.name}': leave it out")
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.job import PSEUDO_CLIENT, Job, members_of
 from fewfed.engine.loop import RoundView, run_rounds
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
 from fewfed.phase import Clock, Combine, Phase
 
 
@@ -65,7 +64,7 @@ class Exposure:
         for result in view.phases:
             self._flow.phase(rows_of(result.phase), result.shared, result.combined.clients)
         self.curve.append(self._flow.pairs.fraction)
-        view.metrics["exposure"] = self.curve[-1]
+        view.record.add({"exposure": self.curve[-1]})
 
 
 def exposure_curve(job: Job, cohort: int, rounds: int) -> list[float]:
@@ -92,7 +91,7 @@ def expected_exposure(participation: float, round: int) -> float:
 
 def rows_of(phase: Phase) -> list[str]:
     """The uploads whose rows the server sees, and may hand on, one by one."""
-    return [name for name, how in phase.uploads.items() if how is Combine.CONCAT]
+    return [name for name, upload in phase.uploads.items() if upload.rows and upload.combine is Combine.CONCAT]
 
 
 def _broadcasts(job: Job) -> dict[str, tuple[str, ...]]:
@@ -107,5 +106,5 @@ def _broadcasts(job: Job) -> dict[str, tuple[str, ...]]:
 
     watch = Watch()
     short = dataclasses.replace(job, training=dataclasses.replace(job.training, epochs=1))
-    run_rounds(short, Sequential(short), [watch], rounds=2, cohort=1, store=ClientStore())
+    run_rounds(short, Sequential(short), [watch], rounds=2, cohort=1)
     return watch.names

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fewfed.data.examples import Examples
 from fewfed.diagnostics.davies_bouldin import davies_bouldin
-from fewfed.diagnostics.replay import MODEL, repeat, training_of
+from fewfed.diagnostics.replay import model_upload, repeat, training_of
 from fewfed.engine.loop import RoundView
 from fewfed.network import Network
 from fewfed.tree import Tree
@@ -65,7 +65,8 @@ class FeatureQuality:
             return
         result = training_of(view)
         chosen = result.combined.clients[: self.clients]
-        received, aggregated = result.shared[MODEL], result.combined.values[MODEL]
+        name = model_upload(result.phase)
+        received, aggregated = result.shared[name], result.combined.values[name]
         federation, net = view.job.federation, view.job.net
         test = spread_rows(federation.test, self.test_rows)
         before, local, after, local_on_test = [], [], [], []
@@ -84,7 +85,7 @@ class FeatureQuality:
             aggregated=Separation(_mean(after), _mean([score(net, aggregated, test)])),
         )
         self.rounds.append(found)
-        view.metrics["davies_bouldin"] = found.as_json()
+        view.record.add({"davies_bouldin": found.as_json()})
 
 
 def penultimate_features(net: Network, model: Tree, x: Tensor) -> Tensor:

@@ -8,15 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewfed.diagnostics.replay import Turn, repeat, training_of
+from fewfed.diagnostics.replay import Repeated, repeat, training_of
 from fewfed.engine.loop import RoundView
 from fewfed.errors import ConfigError
+from fewfed.method import Method
+from fewfed.phase import Clock, Role
 from fewfed.tree import Tree
-
-LABELS = ("labels", "mean_y", "y")
-"""Names under which methods send labels of shared rows, as class numbers or as a share of each class."""
-ROW, WEIGHT = "row", "lam"
-"""Names under which methods draw which shared row is mixed in, and the weight of the local one."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class Mixing:
 class MixingWatch:
     """Looks at the first client of a round's cohort, whose training is done once more.
 
-    Any method will do that broadcasts rows with labels and draws `row` and `lam` for a step. Rounds in which nothing
+    Any method will do that broadcasts rows with labels and says what it mixes (`Method.mixes`). Rounds in which nothing
     is mixed (FLea's first) are passed over.
     """
 
@@ -50,30 +47,36 @@ class MixingWatch:
     def after_round(self, view: RoundView) -> None:
         if view.clock.round % self.every and not view.clock.last:
             return
-        shared = training_of(view).shared
-        if shared_labels(shared) is None:
+        method, shared = view.job.method, training_of(view).shared
+        labels = shared_labels(method, view.clock, shared)
+        if labels is None:
             return
         client = training_of(view).combined.clients[0]
-        found = mixing_of(repeat(view, client), view.clock.round + 1, view.job.federation.counts(client))
+        counts = view.job.federation.counts(client)
+        found = mixing_of(method, repeat(view, client), labels, view.clock.round + 1, counts)
         self.seen.append(found)
-        view.metrics["mixing"] = found.as_json()
+        view.record.add({"mixing": found.as_json()})
 
 
-def mixing_of(turn: Turn, round: int, counts: Tensor) -> Mixing:
-    """Classes of the buffer, of the client's rows (`counts`), and of the targets after mixing, over all its steps."""
-    labels = shared_labels(turn.received)
-    if labels is None or not turn.batches or ROW not in turn.batches[0].draw or WEIGHT not in turn.batches[0].draw:
-        raise ConfigError("this method mixes no shared rows into its batches: expected one that draws 'row' and 'lam'")
+def mixing_of(method: Method, turn: Repeated, labels: Tensor, round: int, counts: Tensor) -> Mixing:
+    """Classes of the buffer (`labels`), of the client's rows (`counts`), and of the targets after mixing."""
+    if method.mixes is None or not turn.batches or not set(method.mixes) <= turn.batches[0].drawn.keys():
+        raise ConfigError(f"method '{method.label}' mixes no shared rows into its batches: expected one that does")
+    row, weight = method.mixes
     classes = len(counts)
     others = class_shares(labels, classes)
-    mixed = torch.cat([_targets(batch.y, batch.draw, others, classes) for batch in turn.batches])
-    weights = turn.batches[0].draw[WEIGHT].flatten().tolist()
+    mixed = torch.cat(
+        [_targets(batch.y, batch.drawn[row], batch.drawn[weight], others, classes) for batch in turn.batches]
+    )
+    weights = turn.batches[0].drawn[weight].flatten().tolist()
     return Mixing(round, turn.client, _shares(others.sum(0)), _shares(counts.double()), _shares(mixed.sum(0)), weights)
 
 
-def shared_labels(shared: Tree) -> Tensor | None:
-    """The labels of broadcast rows, whatever they are called; None where there are none."""
-    found: Tensor | None = next((shared[name] for name in LABELS if name in shared), None)
+def shared_labels(method: Method, clock: Clock, shared: Tree) -> Tensor | None:
+    """The labels of broadcast rows: what was uploaded as such, in the first round or in this one; None without any."""
+    phases = (*method.phases(Clock(0, clock.rounds, clock.epochs)), *method.phases(clock))
+    names = [name for phase in phases for name, upload in phase.uploads.items() if upload.role is Role.LABELS]
+    found: Tensor | None = next((shared[name] for name in names if name in shared), None)
     return found if found is not None and len(found) else None
 
 
@@ -84,9 +87,8 @@ def class_shares(labels: Tensor, classes: int) -> Tensor:
     return torch.eye(classes, dtype=torch.float64)[labels]
 
 
-def _targets(y: Tensor, draw: Tree, others: Tensor, classes: int) -> Tensor:
-    rows: Tensor = draw[ROW]
-    weight: Tensor = draw[WEIGHT].double().reshape(-1, 1)
+def _targets(y: Tensor, rows: Tensor, weight: Tensor, others: Tensor, classes: int) -> Tensor:
+    weight = weight.double().reshape(-1, 1)
     return weight * class_shares(y, classes)[: len(rows)] + (1 - weight) * others[rows]
 
 

@@ -1,29 +1,28 @@
 """A client's training of a finished round once more: its plan is a pure function, so it takes the same steps.
 
-What is combined is not kept, so a local model, its batches and its draws can only be had by doing the work again.
+What is combined is not kept, so a local model, its batches and what it drew can only be had by doing the work again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import Any, cast
 
-from fewfed.engine.client import run_member
-from fewfed.engine.job import Done, Job, Member
+from fewfed.engine.job import Job
 from fewfed.engine.loop import PhaseResult, RoundView
+from fewfed.engine.outcomes import Finished
 from fewfed.engine.threads import one_thread
+from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import ConfigError
-from fewfed.method import Batch, Context, Differentiate
-from fewfed.phase import Clock, Cohort, Combine, Phase
+from fewfed.method import Batch, Context, Differentiate, Exchange
+from fewfed.phase import Clock, Cohort, Combine, Phase, Role
 from fewfed.tree import Tree
-from fewfed.wrapper import Wrapper
-
-MODEL = "model"
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One client's training: what it started from, what it ended with, and every batch with its draws."""
+class Repeated:
+    """One client's training: what it started from, what it ended with, and every batch with what was drawn for it."""
 
     client: int
     received: Tree
@@ -32,16 +31,16 @@ class Turn:
     batches: tuple[Batch, ...]
 
 
+def model_upload(phase: Phase) -> str:
+    """The name under which a phase uploads the model that is averaged; nothing where it does not."""
+    declared = phase.uploads.items()
+    return next((name for name, up in declared if up.role is Role.MODEL and up.combine is Combine.MEAN), "")
+
+
 def training_phase(phases: tuple[Phase, ...]) -> Phase | None:
     """The phase in which the round's clients train a model that is averaged."""
-    return next(
-        (
-            phase
-            for phase in phases
-            if phase.epochs and phase.cohort is Cohort.ROUND and phase.uploads.get(MODEL) is Combine.MEAN
-        ),
-        None,
-    )
+    trained = (phase for phase in phases if phase.epochs and phase.cohort is Cohort.ROUND and model_upload(phase))
+    return next(trained, None)
 
 
 def refuse_unrepeatable(job: Job) -> None:
@@ -65,27 +64,31 @@ def training_of(view: RoundView) -> PhaseResult:
     return next(result for result in view.phases if result.phase is phase)
 
 
-def repeat(view: RoundView, client: int) -> Turn:
+def repeat(view: RoundView, client: int) -> Repeated:
     """Train one client of a finished round again."""
-    result = training_of(view)
-    method = view.job.method
-    if method.personal(view.server, result.phase, client):
-        raise ConfigError(f"method '{method.label}' sends each client something of its own: it cannot be repeated")
-    listening = _Listening(method)
-    job = dataclasses.replace(view.job, method=listening)
+    result, job = training_of(view), view.job
+    if result.phase.does.personal(view.server, client):
+        raise ConfigError(f"method '{job.method.label}' sends each client something of its own: it cannot be repeated")
+    heard: list[Batch] = []
+    phase = dataclasses.replace(result.phase, does=cast(Exchange, _Listening(result.phase.does, heard)))
+    member = Member(client, state=job.method.client_init(job.setup))
     with one_thread():
-        outcome = run_member(job, result.phase, view.clock, result.shared, Member(client))
-    if not isinstance(outcome, Done):
-        raise ConfigError(f"client {client} could not repeat its training: {outcome.reason}")
-    return Turn(client, result.shared, outcome.upload[MODEL], tuple(listening.heard))
+        found = run_turn(job, phase, view.clock, result.shared, member)
+    if not isinstance(found, Finished):
+        raise ConfigError(f"client {client} could not repeat its training: {found.reason}")
+    return Repeated(client, result.shared, found.packet.arrays[model_upload(phase)], tuple(heard))
 
 
 @dataclass(frozen=True)
-class _Listening(Wrapper):
-    """The same method, whose batches are written down."""
+class _Listening:
+    """The functions of a phase, whose batches are written down."""
 
+    does: Exchange
     heard: list[Batch] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.does, name)
 
     def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
         self.heard.append(batch)
-        return super().gradient(differentiate, work, ctx, batch)
+        return self.does.gradient(differentiate, work, ctx, batch)

@@ -1,7 +1,8 @@
-"""What timing chose. Choices change how numbers round, so they are made once and kept.
+"""What executors chose by timing. A choice changes how numbers round, so it is made once and kept.
 
-An executor asks before it times anything, and hands in what it found; what comes back is what it must do. Here answers
-live as long as the executor; `fewfed.runs` keeps them on disk, for a run that is resumed and for the next run like it.
+Before timing anything, an executor asks whether the question is answered (`recall`); after timing, it calls `settle`
+and uses what that returns. This class keeps answers in memory; `fewfed.runs.remembered` keeps them on disk, for
+resuming and for later runs that are alike.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Answer:
-    """What was chosen, and what was seen that speaks for it."""
+    """What was chosen, and why: the times that were measured."""
 
     value: str
     why: str
@@ -24,7 +25,7 @@ class Choices:
         self._answers: dict[str, Answer] = {}
 
     def known(self) -> dict[str, Answer]:
-        """Everything that was chosen in this run so far, before it was last taken up included."""
+        """Everything that was chosen in this run so far, also before it was resumed."""
         return dict(self._answers)
 
     def recall(self, question: str) -> Answer | None:

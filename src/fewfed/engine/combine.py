@@ -1,7 +1,14 @@
-"""Declared combinations: uploads are folded in one by one, so a cohort's models never stand in memory together."""
+"""Combines uploads as their phase declares. Packets are added one by one, so that a cohort's models are never all in
+memory.
+
+Clients are divided into 16 shards by their numbers. Sums are taken in float64: first over the clients of each shard,
+in the order of their numbers, then over the shards. A whole shard can therefore be summed by another process, and
+merging it gives the same bits.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -10,100 +17,162 @@ import torch
 from torch import Tensor
 
 from fewfed import tree
-from fewfed.engine.job import Done
+from fewfed.engine.packet import Packet
 from fewfed.engine.threads import one_thread
 from fewfed.method import Combined
 from fewfed.phase import Combine, Phase
 from fewfed.tree import Tree
 
+SHARDS = 16
+"""Into how many shards clients are divided, however many clients there are."""
+
 _PIECE = 1 << 17
 """Numbers added at once: a megabyte in double precision."""
 
 
-class Combiner:
-    """Folds the uploads of one phase. Sums run in float64 in the order of the members: the same on every executor."""
+def shard_of(client: int, clients: int) -> int:
+    """The shard of a client: shards are ranges of client numbers."""
+    return max(0, client) * SHARDS // max(clients, 1)
 
-    def __init__(self, phase: Phase) -> None:
+
+class Combiner:
+    """Folds the packets of one phase. Combiners of different shards can be merged."""
+
+    def __init__(self, phase: Phase, clients: int) -> None:
+        """`clients`: how many there are in the whole federation."""
         self._phase = phase
-        self._values: dict[str, Any] = {}
+        self._clients_in_all = clients
+        self._shard = 0
+        self._open: dict[str, Any] = {}
+        """Sums over the present shard."""
+        self._totals: dict[str, Any] = {}
+        """Sums over the shards before it."""
+        self._kept: dict[str, Any] = {}
+        """Uploads that are not summed: rows in the order of clients, and values by client."""
         self._like: dict[str, Any] = {}
         self._clients: list[int] = []
         self._weights: list[float] = []
         self.bytes = 0
+        self.relayed = 0
+        """Bytes of what is only handed on to another client."""
 
-    def add(self, client: int, upload: Tree, weight: float) -> None:
-        """Fold in one client's upload. What it holds may be overwritten afterwards."""
-        self._enter(client, upload, weight)
+    def add(self, packet: Packet) -> None:
+        """Fold in one accepted packet. Its arrays may be overwritten afterwards."""
+        self._enter(packet)
+        shard = shard_of(packet.sender, self._clients_in_all)
         with one_thread():
-            for name, how in self._phase.uploads.items():
-                self._fold(name, how, upload[name], client, weight)
+            if shard != self._shard:
+                self._close_shard()
+                self._shard = shard
+            for name, upload in self._phase.uploads.items():
+                self._fold(name, upload.combine, packet)
 
-    def _enter(self, client: int, upload: Tree, weight: float) -> None:
-        if set(upload) != set(self._phase.uploads):
-            raise ValueError(
-                f"phase '{self._phase.name}' declares the uploads {sorted(self._phase.uploads)}, "
-                f"client {client} sent {sorted(upload)}"
-            )
-        self._clients.append(client)
-        self._weights.append(weight)
-        self.bytes += tree.nbytes(upload)
+    def add_block(self, packets: Sequence[Packet]) -> None:
+        """Add several accepted packets at once: one weighted sum for each leaf instead of one addition for each client.
 
-    def add_block(self, done: Sequence[Done]) -> None:
-        """Fold in several uploads at once: one weighted sum a leaf instead of one addition a client and leaf."""
-        for turn in done:
-            self._enter(turn.client, turn.upload, turn.weight)
-        for name, how in self._phase.uploads.items():
+        For a GPU. The sums agree with those of `add` to rounding.
+        """
+        for packet in packets:
+            self._enter(packet)
+        for name, upload in self._phase.uploads.items() if packets else ():
+            how = upload.combine
             if how.seen_raw:
-                for turn in done:
-                    self._fold(name, how, turn.upload[name], turn.client, turn.weight)
+                for packet in packets:
+                    self._fold(name, how, packet)
             else:
-                factors = [turn.weight if how is Combine.MEAN else 1.0 for turn in done]
-                total = _map(partial(_weighted_sum, factors, how), *(turn.upload[name] for turn in done))
-                self._like.setdefault(name, _map(lambda leaf: leaf.new_empty(0), done[0].upload[name]))
-                if name in self._values:
-                    _map(partial(_accumulate, factor=1.0, how=how), self._values[name], total)
-                else:
-                    self._values[name] = total
+                factors = [packet.weight if how is Combine.MEAN else 1.0 for packet in packets]
+                total = _map(partial(_weighted_sum, factors, how), *(packet.arrays[name] for packet in packets))
+                self._remember_type(name, packets[0].arrays[name])
+                self._add_total(name, total, how)
+
+    def merge(self, other: Combiner) -> None:
+        """Add what another combiner holds, whose clients all have higher numbers. One whole shard keeps the bits."""
+        self._close_shard()
+        other._close_shard()
+        for name, upload in self._phase.uploads.items():
+            if upload.combine is Combine.CONCAT and name in other._kept:
+                self._kept.setdefault(name, []).extend(other._kept[name])
+            elif upload.combine is Combine.KEEP and name in other._kept:
+                self._kept.setdefault(name, {}).update(other._kept[name])
+            elif name in other._totals:
+                self._like.setdefault(name, other._like[name])
+                self._add_total(name, other._totals[name], upload.combine)
+        self._clients += other._clients
+        self._weights += other._weights
+        self.bytes += other.bytes
+        self.relayed += other.relayed
+
+    def numbers(self) -> list[Tensor]:
+        """Everything folded so far: where it is sound, so is every packet it was made of."""
+        self._close_shard()
+        everything = [leaf for value in self._totals.values() for leaf in _leaves(value)]
+        for name, upload in self._phase.uploads.items():
+            parts = self._kept.get(name, [])
+            for part in parts.values() if upload.combine is Combine.KEEP and parts else parts:
+                everything += _leaves(part)
+        return everything
 
     def finish(self) -> Combined:
         """The combined uploads in the types they came in."""
+        self._close_shard()
         values: Tree = {}
-        for name, how in self._phase.uploads.items():
-            if name not in self._values:
-                continue
-            if how is Combine.CONCAT:
-                values[name] = _concatenate(self._values[name])
-            elif how is Combine.KEEP:
-                values[name] = self._values[name]
-            else:
-                values[name] = self._closed(name, sum(self._weights) if how is Combine.MEAN else 1.0)
+        for name, upload in self._phase.uploads.items():
+            if upload.combine is Combine.CONCAT and name in self._kept:
+                values[name] = _concatenate(self._kept[name])
+            elif upload.combine is Combine.KEEP and name in self._kept:
+                values[name] = self._kept[name]
+            elif name in self._totals:
+                values[name] = self._closed(name, upload.combine)
         return Combined(values, tuple(self._clients), tuple(self._weights))
 
     def rows(self) -> dict[str, int]:
         """How many rows every CONCAT upload has so far: the size of a shared buffer."""
         return {
-            name: sum(len(next(_leaves(part))) for part in self._values.get(name, []))
-            for name, how in self._phase.uploads.items()
-            if how is Combine.CONCAT
+            name: sum(len(next(iter(_leaves(part)))) for part in self._kept.get(name, []))
+            for name, upload in self._phase.uploads.items()
+            if upload.combine is Combine.CONCAT
         }
 
-    def _fold(self, name: str, how: Combine, value: Any, client: int, weight: float) -> None:
-        if how is Combine.CONCAT:
-            self._values.setdefault(name, []).append(_copy(value))
-        elif how is Combine.KEEP:
-            self._values.setdefault(name, {})[str(client)] = _copy(value)
-        else:
-            factor = weight if how is Combine.MEAN else 1.0
-            if name not in self._values:
-                self._like[name] = _map(lambda leaf: leaf.new_empty(0), value)
-                self._values[name] = _map(lambda leaf: _opened(leaf, factor), value)
-            else:
-                _map(lambda total, leaf: _accumulate(total, leaf, factor, how), self._values[name], value)
+    def _enter(self, packet: Packet) -> None:
+        self._clients.append(packet.sender)
+        self._weights.append(packet.weight)
+        self.bytes += tree.nbytes(packet.arrays)
+        if self._phase.relayed:
+            self.relayed += tree.nbytes({name: packet.arrays[name] for name in self._phase.relayed})
 
-    def _closed(self, name: str, divisor: float) -> Any:
+    def _fold(self, name: str, how: Combine, packet: Packet) -> None:
+        value = packet.arrays[name]
+        if how is Combine.CONCAT:
+            self._kept.setdefault(name, []).append(_copy(value))
+        elif how is Combine.KEEP:
+            self._kept.setdefault(name, {})[str(packet.sender)] = _copy(value)
+        else:
+            factor = packet.weight if how is Combine.MEAN else 1.0
+            if name not in self._open:
+                self._remember_type(name, value)
+                self._open[name] = _map(lambda leaf: _opened(leaf, factor), value)
+            else:
+                _map(lambda total, leaf: _accumulate(total, leaf, factor, how), self._open[name], value)
+
+    def _close_shard(self) -> None:
+        for name, value in self._open.items():
+            self._add_total(name, value, self._phase.uploads[name].combine)
+        self._open = {}
+
+    def _add_total(self, name: str, value: Any, how: Combine) -> None:
+        if name in self._totals:
+            _map(partial(_accumulate, factor=1.0, how=how), self._totals[name], value)
+        else:
+            self._totals[name] = value
+
+    def _remember_type(self, name: str, value: Any) -> None:
+        self._like.setdefault(name, _map(lambda leaf: leaf.new_empty(0), value))
+
+    def _closed(self, name: str, how: Combine) -> Any:
+        divisor = math.fsum(self._weights) if how is Combine.MEAN else 1.0
         return _map(
             lambda total, like: (total / divisor).to(like.dtype) if total.is_floating_point() else total,
-            self._values[name],
+            self._totals[name],
             self._like[name],
         )
 
@@ -152,8 +221,8 @@ def _copy(value: Any) -> Any:
     return _map(lambda leaf: leaf.detach().clone(), value)
 
 
-def _leaves(value: Any) -> Any:
-    return iter([value]) if isinstance(value, Tensor) else (leaf for _, leaf in tree.leaves(value))
+def _leaves(value: Any) -> list[Tensor]:
+    return [value] if isinstance(value, Tensor) else [leaf for _, leaf in tree.leaves(value)]
 
 
 def _concatenate(parts: list[Any]) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fewfed.engine.loop import RoundView
-from fewfed.plan import Draws
+from fewfed.plan import Random
 from fewfed.task import Score
-from fewfed.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -31,30 +30,25 @@ class Evaluate:
         if view.job.method.personal_model:
             self._personal(view)
         else:
-            view.metrics |= view.executor.evaluate([view.job.method.predictor(view.server, {})])[0].metrics()
+            (score,) = view.executor.evaluate([view.job.method.predictor(view.server, {})])
+            view.record.add(score.metrics())
 
     def _personal(self, view: RoundView) -> None:
         job = view.job
         total = len(job.federation)
-        chosen = range(total)
+        chosen: Sequence[int] = range(total)
         if 0 < self.clients < total:
-            draws = Draws(job.plan.seed, "evaluated clients")
-            chosen = sorted(int(k) for k in draws.numpy.choice(total, self.clients, replace=False))  # type: ignore[assignment]
-
-        def models() -> Iterator[Tree]:
-            for client in chosen:
-                state = view.store.get(client)
-                yield job.method.predictor(view.server, job.method.client_init(job.setup) if state is None else state)
-
-        scores = dict(zip(chosen, view.executor.evaluate(models()), strict=True))
-        view.metrics |= _mean([score.metrics() for score in scores.values()])
+            random = Random(job.plan.seed, "evaluated clients")
+            chosen = sorted(int(k) for k in random.numpy.choice(total, self.clients, replace=False))
+        scores = dict(zip(chosen, view.executor.evaluate_personal(view.server, chosen), strict=True))
+        view.record.add(_mean([score.metrics() for score in scores.values()]))
         if job.task.classes:
             matched = [score.matched(job.federation.counts(client)) for client, score in scores.items()]
-            view.metrics["accuracy_matched"] = _mean(matched)
+            view.record.add({"accuracy_matched": _mean(matched)})
         own = _own_groups(scores, job.federation.client_groups)
         if own:
-            view.metrics |= {"per_group": own, "accuracy_own_group": _mean(list(own.values()))}
-        view.metrics["evaluated_clients"] = len(scores)
+            view.record.add({"per_group": own, "accuracy_own_group": _mean(list(own.values()))})
+        view.record.add({"evaluated_clients": len(scores)})
 
 
 def _own_groups(scores: Mapping[int, Score], client_groups: Sequence[str]) -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""What clients already hold of what is broadcast: nothing is sent twice.
+"""Which entries of the broadcast clients already hold, so that bytes are counted once.
 
-A pool of rows that is collected once and used in every round travels to each client once, whatever the method's file
-says in each round. The rule is the engine's, the same for every method: an entry of the broadcast is sent to a client
-unless that client received it, with this very content, when it last took part.
+A method broadcasts the same names in every round, but a pool of rows that was collected once need not be sent again.
+One rule for all methods: an entry counts as sent to a client unless the client received it before and its content has
+not changed since.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Entry:
     """One name of the broadcast in its present content, and who holds it."""
 
     content: Any
-    """A tensor or a tree; nothing where a run was taken up again and only the digest is known."""
+    """A tensor or a tree; None after resuming, when only the digest is known."""
     size: int
     digest: str = ""
     holders: set[int] = field(default_factory=set)
@@ -39,7 +39,7 @@ class Holdings:
         self._announced: tuple[str, ...] = ()
 
     def announce(self, shared: Tree) -> None:
-        """What is about to be broadcast. Who held an entry whose content has changed holds it no longer."""
+        """Set the next broadcast. Entries whose content has changed are held by nobody any more."""
         with one_thread():
             for name, content in shared.items():
                 known = self._entries.get(name)
@@ -54,7 +54,7 @@ class Holdings:
         return [name for name in self._announced if client not in self._entries[name].holders]
 
     def deliver(self, client: int) -> int:
-        """Let a client have all of the announced broadcast; the bytes that had to travel."""
+        """Record that a client receives the announced broadcast; returns the bytes it did not hold yet."""
         sent = 0
         for name in self.missing(client):
             self._entries[name].holders.add(client)

@@ -1,4 +1,4 @@
-"""How tensors lie in memory while a client trains."""
+"""The memory order of convolution kernels while a client trains: plain, or channels last."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Layout = Literal["auto", "plain", "channels_last"]
 
 
 def has_kernels(params: Mapping[str, Any]) -> bool:
-    """Whether there is anything for which the two layouts differ."""
+    """Whether there are kernels of convolutions, for which the two layouts differ."""
     return any(_is_kernel(leaf) for leaf in params.values())
 
 
@@ -28,7 +28,7 @@ def channels_last(params: Mapping[str, Any]) -> Tree:
 
 
 def in_reading_order(values: Mapping[str, Any]) -> Tree:
-    """A tree whose leaves are all laid out as if nothing had been done to them."""
+    """The same tree with all leaves in the usual memory order."""
     return tree.map(plain, values)
 
 
@@ -36,7 +36,7 @@ def plain(leaf: Tensor) -> Tensor:
     if leaf.dim() != 4:
         return leaf.contiguous()
     _, channels, height, width = leaf.shape
-    # Kernels of one channel are contiguous in either order, and yet torch goes by their strides.
+    # With one channel both orders count as contiguous, but torch still chooses its algorithm by the strides.
     in_order = leaf.stride() == (channels * height * width, height * width, width, 1)
     return leaf if in_order else leaf.clone(memory_format=torch.contiguous_format)
 

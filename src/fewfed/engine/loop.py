@@ -1,21 +1,24 @@
-"""The round loop: the only one. It knows phases and combinations, no method and no executor by name."""
+"""The only round loop. It works with phases and combinations, and names no method and no executor."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fewfed import tree
 from fewfed.engine.combine import Combiner
+from fewfed.engine.events import Event, ShapesUnknown
+from fewfed.engine.executor import Briefing, Executor, Invited
 from fewfed.engine.holdings import Holdings
-from fewfed.engine.job import PSEUDO_CLIENT, Block, Done, Executor, Failed, Job, Member, members_of
-from fewfed.engine.store import ClientStore
+from fewfed.engine.job import Job, is_inside, members_of
+from fewfed.engine.outcomes import Failed, Partial
+from fewfed.engine.records import PhaseRecord, RoundRecord, Tally, Traffic
+from fewfed.engine.schema import Schemas
 from fewfed.errors import RunError
 from fewfed.method import Combined
-from fewfed.phase import Clock, Cohort, Phase
+from fewfed.phase import Clock, Phase
 from fewfed.tree import Tree
 
 
@@ -26,31 +29,27 @@ class PhaseResult:
     phase: Phase
     shared: Tree
     combined: Combined
-    bytes_up: int
-    bytes_down: int
-    bytes_down_every_time: int
-    """As if what clients already hold were sent to them again."""
-    bytes_relayed: int
-    """Part of what went up that the server only hands on to another client."""
-    rows: dict[str, int]
-    steps: int
-    terms: dict[str, float]
+    record: PhaseRecord
     failed: tuple[Failed, ...]
 
 
 @dataclass
 class RoundView:
-    """A finished round. Observers read it and add to `metrics`."""
+    """A finished round. Observers read it and add to its record."""
 
     job: Job
     clock: Clock
     cohort: Sequence[int]
     server: Tree
-    store: ClientStore
-    holdings: Holdings
     executor: Executor
+    holdings: Holdings
     phases: list[PhaseResult]
-    metrics: dict[str, Any] = field(default_factory=dict)
+    record: RoundRecord
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The record as it is written down."""
+        return self.record.as_json()
 
 
 class Observer(Protocol):
@@ -67,18 +66,17 @@ def run_rounds(
     *,
     rounds: int,
     cohort: int,
-    store: ClientStore,
     holdings: Holdings | None = None,
     server: Tree | None = None,
     start: int = 0,
 ) -> Tree:
     """Run rounds [start, rounds) and return the server's tree.
 
-    `server` and `holdings` are given when a run is taken up again.
+    `server` and `holdings` are given when a run is resumed; the executor's homes are restored before that.
     """
     method = job.method
-    holdings = Holdings() if holdings is None else holdings
     job.check()
+    coordinator = _Coordinator(job, executor, holdings or Holdings())
     state = executor.place(method.server_init(job.setup) if server is None else server)
     for number in range(start, rounds):
         began = time.perf_counter()
@@ -86,128 +84,130 @@ def run_rounds(
         drawn = job.plan.cohort(number, len(job.federation), cohort)
         results: list[PhaseResult] = []
         for phase in method.phases(clock):
-            result = _run_phase(job, executor, phase, clock, drawn, state, store, holdings)
-            state = method.absorb(state, phase, result.combined)
+            result = coordinator.run(phase, clock, drawn, state)
             results.append(result)
-        view = RoundView(job, clock, drawn, state, store, holdings, executor, results)
-        view.metrics = _metrics(view, time.perf_counter() - began)
+            if not result.combined.clients:
+                break  # Nothing to absorb, and the phases after it stand on it: the server stays as it is.
+            state = phase.does.absorb(state, result.combined)
+        record = RoundRecord(
+            round=number + 1,
+            lr=job.training.lr_at(number),
+            phases={result.phase.name: result.record for result in results},
+            failed=tuple(failure for result in results for failure in result.failed),
+            events=(*coordinator.events(), *executor.events()),
+            train_seconds=time.perf_counter() - began,
+        )
+        view = RoundView(job, clock, drawn, state, executor, coordinator.holdings, results, record)
         for observer in observers:
             observer.after_round(view)
+    coordinator.close()
     return state
 
 
-def _run_phase(
-    job: Job,
-    executor: Executor,
-    phase: Phase,
-    clock: Clock,
-    drawn: Sequence[int],
-    server: Tree,
-    store: ClientStore,
-    holdings: Holdings,
-) -> PhaseResult:
-    method = job.method
-    shared = method.broadcast(server, phase)
-    numbers = members_of(phase, drawn, len(job.federation))
-    inside = phase.cohort in (Cohort.SERVER, Cohort.UNION)
-    whole = tree.nbytes(shared)
-    down = every_time = 0
-    if not inside:
-        holdings.announce(shared)
+class _Coordinator:
+    """The server's side of a phase: makes the briefing, combines the packets, counts bytes and steps."""
 
-    def members() -> Iterator[Member]:
-        nonlocal down, every_time
-        for client in numbers:
-            personal = method.personal(server, phase, client)
-            if not inside:
-                own = tree.nbytes(personal)
-                down += holdings.deliver(client) + own
-                every_time += whole + own
-            yield Member(client, personal, _remembered(job, phase, store, client))
+    def __init__(self, job: Job, executor: Executor, holdings: Holdings) -> None:
+        self._job, self._executor = job, executor
+        self.holdings = holdings
+        self._schemas = Schemas(job)
+        self._told: set[str] = set()
+        self._worked: set[str] = set()
+        self._empty: dict[str, RunError] = {}
+        """Phases of which at some time no packet could be used, and what is to be said if that does not change."""
 
-    combiner = Combiner(phase)
-    failed: list[Failed] = []
-    steps = relayed = 0
-    sums: dict[str, float] = {}
-    for outcome in executor.run(phase, clock, shared, members()):
-        if isinstance(outcome, Failed):
-            failed.append(outcome)
-            continue
-        if isinstance(outcome, Block):
-            combiner.add_block(outcome.done)
+    def run(self, phase: Phase, clock: Clock, drawn: Sequence[int], server: Tree) -> PhaseResult:
+        clients = len(self._job.federation)
+        shared = self._broadcast(phase, server)
+        numbers = members_of(phase, drawn, clients)
+        personal = phase.does.personal(server, numbers[0])
+        briefing = Briefing(phase, clock, shared, self._schemas.of(phase, clock, shared, personal, numbers[0]))
+        sending = _Sending(phase, shared, server, self.holdings)
+        combiner, tally = Combiner(phase, clients), Tally()
+        failed: list[Failed] = []
+        for outcome in self._executor.run(briefing, sending.to(numbers)):
+            if isinstance(outcome, Failed):
+                failed.append(outcome)
+            elif isinstance(outcome, Partial):
+                combiner.merge(outcome.combined)
+                tally.add(outcome.packets)
+            else:
+                combiner.add(outcome.packet)
+                tally.add([outcome.packet])
+        combined = combiner.finish()
+        if combined.clients:
+            self._worked.add(phase.name)
         else:
-            combiner.add(outcome.client, outcome.upload, outcome.weight)
-        for done in outcome.done if isinstance(outcome, Block) else (outcome,):
-            _remember(phase, store, done)
-            relayed += tree.nbytes({name: done.upload[name] for name in phase.relayed})
-            steps += done.steps
-            for name, value in done.terms.items():
-                sums[name] = sums.get(name, 0.0) + value * done.steps
-    if len(failed) == len(numbers):
-        first = failed[0]
-        raise RunError(
-            f"round {clock.round + 1}, phase '{phase.name}': all {len(numbers)} members failed; "
-            f"the first, client {first.client}: {first.reason}"
+            self._refuse_nobody(phase, clock, failed)
+        up = 0 if is_inside(phase) else combiner.bytes
+        record = PhaseRecord(
+            traffic=Traffic(up, sending.down, sending.every_time, combiner.relayed),
+            clients=len(combined.clients),
+            steps=tally.steps,
+            rows=combiner.rows(),
+            terms=tally.terms,
+            reported=tally.reported,
         )
-    return PhaseResult(
-        phase=phase,
-        shared=shared,
-        combined=combiner.finish(),
-        bytes_up=0 if inside else combiner.bytes,
-        bytes_down=down,
-        bytes_down_every_time=every_time,
-        bytes_relayed=relayed,
-        rows=combiner.rows(),
-        steps=steps,
-        terms={name: value / steps for name, value in sums.items()},
-        failed=tuple(failed),
+        return PhaseResult(phase, shared, combined, record, tuple(failed))
+
+    def _broadcast(self, phase: Phase, server: Tree) -> Tree:
+        try:
+            return phase.does.broadcast(server)
+        except Exception as error:
+            if not self._empty:
+                raise
+            why = next(iter(self._empty.values()))
+            reason = f"{type(error).__name__}: {error}"
+            raise RunError(f"{why}; phase '{phase.name}' cannot do without ({reason})") from error
+
+    def _refuse_nobody(self, phase: Phase, clock: Clock, failed: Sequence[Failed]) -> None:
+        """Nothing a client sends may end a run, so a phase of which no packet was accepted is left out.
+
+        There is no use in going on where all failed by themselves, since then the model or the method is broken, nor
+        where all packets are refused from the start: then the method does not hand over what it declares.
+        """
+        refused = any(failure.cause == "packet" for failure in failed)
+        if not refused or (len(failed) > 1 and phase.name not in self._worked):
+            raise _nobody(phase, clock, failed)
+        self._empty[phase.name] = _nobody(phase, clock, failed)
+
+    def close(self) -> None:
+        """The last round is over: raise for a phase that never brought anything."""
+        for name, error in self._empty.items():
+            if name not in self._worked:
+                raise error
+
+    def events(self) -> list[Event]:
+        new = [(phase, why) for phase, why in self._schemas.unknown.items() if phase not in self._told]
+        self._told.update(phase for phase, _ in new)
+        return [ShapesUnknown(phase, why) for phase, why in new]
+
+
+def _nobody(phase: Phase, clock: Clock, failed: Sequence[Failed]) -> RunError:
+    first = failed[0]
+    return RunError(
+        f"round {clock.round + 1}, phase '{phase.name}': all {len(failed)} members failed; "
+        f"the first, client {first.client}: {first.reason}"
     )
 
 
-def _remembered(job: Job, phase: Phase, store: ClientStore, client: int) -> Tree:
-    if client == PSEUDO_CLIENT:
-        return {}
-    state = store.get(client)
-    return job.method.client_init(job.setup) if state is None else state
+class _Sending:
+    """Yields what each member receives, and counts its bytes."""
 
+    def __init__(self, phase: Phase, shared: Tree, server: Tree, holdings: Holdings) -> None:
+        self._phase, self._server, self._holdings = phase, server, holdings
+        self._whole = tree.nbytes(shared)
+        self._travels = not is_inside(phase)
+        self.down = self.every_time = 0
+        if self._travels:
+            holdings.announce(shared)
 
-def _remember(phase: Phase, store: ClientStore, outcome: Done) -> None:
-    if phase.keeps_state:
-        store.put(outcome.client, outcome.state)
-    elif outcome.state:
-        raise RunError(f"phase '{phase.name}' returned client state without declaring keeps_state")
-
-
-def _metrics(view: RoundView, seconds: float) -> dict[str, Any]:
-    phases = {
-        result.phase.name: {
-            "bytes_up": result.bytes_up,
-            "bytes_down": result.bytes_down,
-            "bytes_down_if_sent_every_time": result.bytes_down_every_time,
-            "clients": len(result.combined.clients),
-            "steps": result.steps,
-            **({"rows": result.rows} if result.rows else {}),
-            **({"terms": result.terms} if result.terms else {}),
-        }
-        for result in view.phases
-    }
-    return {
-        "round": view.clock.round + 1,
-        "lr": view.job.training.lr_at(view.clock.round),
-        "bytes": _traffic(view.phases),
-        "steps": sum(r.steps for r in view.phases),
-        "phases": phases,
-        "failed": [dataclasses.asdict(failure) for r in view.phases for failure in r.failed],
-        "events": view.executor.events(),
-        "train_seconds": seconds,
-    }
-
-
-def _traffic(phases: Sequence[PhaseResult]) -> dict[str, Any]:
-    """Bytes through the server as they were sent, that is without what clients held already, and as if those were sent
-    every time; where uploads are relayed, also as they would be if clients sent those directly."""
-    up, down = sum(result.bytes_up for result in phases), sum(result.bytes_down for result in phases)
-    relayed = sum(result.bytes_relayed for result in phases)
-    direct = {"up": up - relayed, "down": down - relayed, "between_clients": relayed}
-    repeated = {"down_if_sent_every_time": sum(result.bytes_down_every_time for result in phases)}
-    return {"up": up, "down": down, **repeated, **({"peer_to_peer": direct} if relayed else {})}
+    def to(self, clients: Sequence[int]) -> Iterator[Invited]:
+        """One client after another, as the executor asks for them."""
+        for client in clients:
+            personal = self._phase.does.personal(self._server, client)
+            if self._travels:
+                own = tree.nbytes(personal)
+                self.down += self._holdings.deliver(client) + own
+                self.every_time += self._whole + own
+            yield Invited(client, personal)

@@ -10,8 +10,8 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch on one thread: tiny clients gain nothing from more, sums then run in one order everywhere, and threads that
-    wait for each other do not take the cores from worker processes."""
+    """Let torch use one thread: small clients gain nothing from more, sums are then taken in the same order everywhere,
+    and idle threads do not take cores from worker processes."""
     before = torch.get_num_threads()
     if before == 1:
         yield

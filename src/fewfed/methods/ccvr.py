@@ -11,19 +11,24 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.errors import ConfigError
-from fewfed.losses_features import class_sums, flat_features
-from fewfed.method import Batch, Combined, Context, Differentiate, Method, Preset, Report, Setup
+from fewfed.losses.features import class_sums, flat_features
+from fewfed.method import Batch, Combined, Context, Method, Part, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.network import Network
-from fewfed.phase import Clock, Cohort, Combine, Phase
-from fewfed.plan import Draws
+from fewfed.phase import EQUAL, Clock, Cohort, Combine, Phase, Role, Upload, shared_rows
+from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
 from fewfed.wrapper import Wrapper
 
 COLLECT, CALIBRATE = "collect", "calibrate"
-ROWS = MappingProxyType({"features": Combine.CONCAT, "labels": Combine.CONCAT})
-MOMENTS = MappingProxyType({"sum": Combine.SUM, "outer": Combine.SUM, "count": Combine.SUM})
+MOMENTS = MappingProxyType(
+    {
+        "sum": Upload(Combine.SUM, Role.STATISTICS),
+        "outer": Upload(Combine.SUM, Role.STATISTICS),
+        "count": Upload(Combine.SUM, Role.COUNTS),
+    }
+)
 RETRAINING: Mapping[str, Any] = MappingProxyType(
     {"optimizer": "adam", "reset": "round", "weight_decay": 0.0, "clip": 0.0, "batch_rule": "fill", "lr_decay": 0.0}
 )
@@ -72,98 +77,86 @@ class CCVR(Wrapper):
             raise ConfigError(f"'{self.inner.label}' calibrates already: wrap it in 'ccvr' once")
         if self.form == "gaussian" and not setup.task.classes:
             raise ConfigError("method 'ccvr' samples features of each class: expected a classification task")
-        if self.form == "gaussian" and self._cut(setup.net) != setup.net.penultimate:
+        if self.form == "gaussian" and self.position(setup.net) != setup.net.penultimate:
             raise ConfigError(f"cut '{self.cut}': form 'gaussian' retrains the last stage only; leave cut empty")
-        if self._cut(setup.net) == len(setup.net.stages):
+        if self.position(setup.net) == len(setup.net.stages):
             raise ConfigError(f"cut '{self.cut}' leaves nothing to retrain: expected a stage before the last")
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        before = self.inner.phases(clock)
+        before = super().phases(clock)
         if not clock.last or not self.epochs:
             return before
+        rows = shared_rows(self.share, features=Role.FEATURES, labels=Role.LABELS)
         training = {**RETRAINING, "lr": self.lr, "batch": self.batch}
+        made = {"retrained": Upload(Combine.MEAN, Role.MODEL)}
         return (
             *before,
-            Phase(COLLECT, 0, ROWS if self.form == "features" else MOMENTS, Cohort.ALL),
-            Phase(CALIBRATE, self.epochs, {"retrained": Combine.MEAN}, Cohort.SERVER, training=training),
+            Phase(COLLECT, Collect(self), 0, rows if self.form == "features" else MOMENTS, Cohort.ALL),
+            Phase(CALIBRATE, Calibrate(self), self.epochs, made, Cohort.SERVER, weight=EQUAL, training=training),
         )
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        if phase.name not in (COLLECT, CALIBRATE):
-            return self.inner.broadcast(server, phase)
-        model = {"model": self.inner.predictor(server, {})}
-        return model if phase.name == COLLECT else {**model, **server["collected"]}
+    def predictor(self, server: Tree, state: Tree) -> Tree:
+        model: Tree = server["own"].get("calibrated") or super().predictor(server, state)
+        return model
 
-    def personal(self, server: Tree, phase: Phase, client: int) -> Tree:
-        return {} if phase.name in (COLLECT, CALIBRATE) else self.inner.personal(server, phase, client)
+    def position(self, net: Network) -> int:
+        """Stages before the cut."""
+        return net.position(self.cut) if self.cut else net.penultimate
+
+
+class Collect(Part[CCVR]):
+    """After the last round every client uploads features of some rows, or the moments of all."""
+
+    def broadcast(self, server: Tree) -> Tree:
+        return {"model": self.method.predictor(server, {})}
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        rows = self._rows(ctx)
+        features = ctx.net.apply(work, ctx.data.x[rows], stop=self.method.position(ctx.net), train=False)
+        labels = ctx.data.y[rows]
+        if self.method.form == "features":
+            return Report({"features": features, "labels": labels}, {}, float(ctx.size))
+        return Report(moments(flat_features(features), labels, ctx.task.classes), {}, float(ctx.size))
+
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
+        return {**server, "own": combined.values}
+
+    def _rows(self, ctx: Context) -> Tensor:
+        if self.method.form == "gaussian":
+            return torch.arange(ctx.size)
+        count = max(1, int(self.method.share * ctx.size))
+        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=False)
+
+
+class Calibrate(Part[CCVR]):
+    """The server retrains the stages behind the cut on what it collected."""
+
+    def broadcast(self, server: Tree) -> Tree:
+        return {"model": self.method.predictor(server, {}), **server["own"]}
 
     def data(self, ctx: Context) -> Examples:
-        if ctx.phase.name == COLLECT:
-            return ctx.data
-        if ctx.phase.name != CALIBRATE:
-            return self.inner.data(ctx)
-        if self.form == "features":
+        if self.method.form == "features":
             return Examples(ctx.shared["features"], ctx.shared["labels"])
         totals = pooled(ctx.shared["sum"], ctx.shared["outer"], ctx.shared["count"])
-        return sampled(totals, self.samples, ctx.plan.draws(ctx.clock.round, "gaussian", ctx.client), ctx.dtype)
-
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        return {} if ctx.phase.name == CALIBRATE else self.inner.draw(draws, ctx, size)
+        return sampled(totals, self.method.samples, ctx.plan.random(ctx.clock.round, "gaussian", ctx.client), ctx.dtype)
 
     def begin(self, ctx: Context) -> Tree:
-        if ctx.phase.name == COLLECT:
-            return tree.clone(ctx.shared["model"])
-        if ctx.phase.name != CALIBRATE:
-            return self.inner.begin(ctx)
-        after = ctx.net.stages[self._cut(ctx.net) :]
+        after = ctx.net.stages[self.method.position(ctx.net) :]
         return {
             part: tree.clone({name: value for name, value in leaves.items() if name.split(".")[0] in after})
             for part, leaves in ctx.shared["model"].items()
         }
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        if ctx.phase.name != CALIBRATE:
-            return self.inner.loss(work, ctx, batch)
-        return {"retrain": ctx.task.loss(ctx.net.apply(work, batch.x, start=self._cut(ctx.net)), batch.y)}
-
-    def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
-        if ctx.phase.name == CALIBRATE:
-            return differentiate(work)
-        return self.inner.gradient(differentiate, work, ctx, batch)
+        output = ctx.net.apply(work, batch.x, start=self.method.position(ctx.net))
+        return {"retrain": ctx.task.loss(output, batch.y)}
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        if ctx.phase.name == CALIBRATE:
-            return Report({"retrained": work}, {}, 1.0)
-        if ctx.phase.name != COLLECT:
-            return self.inner.end(work, ctx)
-        rows = self._rows(ctx)
-        features = ctx.net.apply(work, ctx.data.x[rows], stop=self._cut(ctx.net), train=False)
-        labels = ctx.data.y[rows]
-        if self.form == "features":
-            return Report({"features": features, "labels": labels}, {}, float(ctx.size))
-        return Report(moments(flat_features(features), labels, ctx.task.classes), {}, float(ctx.size))
+        return Report({"retrained": work}, {}, 1.0)
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
-        if phase.name == COLLECT:
-            return {**server, "collected": combined.values}
-        if phase.name != CALIBRATE:
-            return self.inner.absorb(server, phase, combined)
-        model, retrained = self.inner.predictor(server, {}), combined.values["retrained"]
-        rest = {name: value for name, value in server.items() if name != "collected"}
-        return {**rest, "calibrated": {part: {**model[part], **retrained[part]} for part in model}}
-
-    def predictor(self, server: Tree, state: Tree) -> Tree:
-        model: Tree = server["calibrated"] if "calibrated" in server else self.inner.predictor(server, state)
-        return model
-
-    def _cut(self, net: Network) -> int:
-        return net.position(self.cut) if self.cut else net.penultimate
-
-    def _rows(self, ctx: Context) -> Tensor:
-        if self.form == "gaussian":
-            return torch.arange(ctx.size)
-        count = max(1, int(self.share * ctx.size))
-        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=False)
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
+        model, retrained = self.method.predictor(server, {}), combined.values["retrained"]
+        return {**server, "own": {"calibrated": {part: {**model[part], **retrained[part]} for part in model}}}
 
 
 def moments(z: Tensor, y: Tensor, classes: int) -> Tree:
@@ -184,11 +177,11 @@ def pooled(sums: Tensor, outer: Tensor, count: Tensor) -> Gaussians:
     return Gaussians(classes, mean, (covariance + covariance.mT) / 2)
 
 
-def sampled(gaussians: Gaussians, samples: int, draws: Draws, dtype: torch.dtype = torch.float32) -> Examples:
+def sampled(gaussians: Gaussians, samples: int, random: Random, dtype: torch.dtype = torch.float32) -> Examples:
     """`samples` rows of every class, from its Gaussian."""
     rows = []
     for mean, covariance in zip(gaussians.mean, gaussians.covariance, strict=True):
-        noise = draws.normal(samples, len(mean)).to(mean)
+        noise = random.normal(samples, len(mean)).to(mean)
         rows.append((mean + noise @ safe_root(covariance).T).to(dtype))
     return Examples(torch.cat(rows), gaussians.classes.repeat_interleave(samples))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.method import Combined, Context, Report
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import Clock, Combine, Phase
+from fewfed.phase import MODEL, Clock, Combine, Phase, Role, Upload
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -35,7 +35,7 @@ class Elastic(FedAvg):
     share: float = setting(1.0, "fraction of a client's rows to measure on; public ports 0.3", gt=0, le=1)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, {"model": Combine.MEAN, "sensitivity": Combine.KEEP}),)
+        return (Phase("train", self, clock.epochs, {**MODEL, "sensitivity": Upload(Combine.KEEP, Role.STATISTICS)}),)
 
     def begin(self, ctx: Context) -> Tree:
         return {**super().begin(ctx), "sensitivity": self.sensitivity(ctx)}
@@ -61,7 +61,7 @@ class Elastic(FedAvg):
         report = super().end(work, ctx)
         return report._replace(upload={**report.upload, "sensitivity": work["sensitivity"]})
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
         mean = combined.values["model"]
         measured = tree.stack([combined.values["sensitivity"][str(client)] for client in combined.clients])
         factor = tree.map(lambda omega: self.elasticity(omega, combined.weights), measured)

@@ -8,8 +8,7 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.method import Combined, Setup
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import Phase
-from fewfed.server_optim import adaptive_step
+from fewfed.methods.parts.server_optim import adaptive_step
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -37,7 +36,7 @@ class FedAdam(FedAvg):
         second = tree.map(lambda leaf: torch.full_like(leaf, self.tau**2), model["params"])
         return {"model": model, "first": tree.zeros_like(model["params"]), "second": second}
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
         mean = combined.values["model"]
         moved = tree.sub(mean["params"], server["model"]["params"])
         first = tree.map(lambda m, d: self.beta1 * m + (1 - self.beta1) * d, server["first"], moved)

@@ -6,8 +6,7 @@ from types import MappingProxyType
 from fewfed import tree
 from fewfed.method import Combined, Preset, Setup
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import Phase
-from fewfed.server_optim import momentum_step
+from fewfed.methods.parts.server_optim import momentum_step
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -35,7 +34,7 @@ class FedAvgM(FedAvg):
         model = setup.net.model()
         return {"model": model, "velocity": tree.zeros_like(model["params"])}
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
         mean = combined.values["model"]
         params, velocity = momentum_step(
             server["model"]["params"], mean["params"], server["velocity"], self.beta, self.server_lr

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from fewfed import tree
 from fewfed.errors import ConfigError
 from fewfed.method import Context, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.network import Network
 from fewfed.phase import Clock, Phase
+from fewfed.torch_private import BatchNorm
 from fewfed.tree import Tree
 
 
@@ -38,7 +37,7 @@ class FedBN(FedAvg):
             )
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, keeps_state=True),)
+        return (Phase("train", self, clock.epochs, keeps_state=True),)
 
     def server_init(self, setup: Setup) -> Tree:
         return {"model": _part(setup.net.model(), setup.net, norm=False)}
@@ -63,7 +62,7 @@ def batch_norm_names(net: Network) -> frozenset[str]:
         ".".join(part for part in (stage, path, name) if part)
         for stage in net.stages
         for path, module in net.module(stage).named_modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if isinstance(module, BatchNorm)
         for owned in (module.named_parameters(recurse=False), module.named_buffers(recurse=False))
         for name, _ in owned
     )

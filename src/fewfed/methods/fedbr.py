@@ -10,12 +10,13 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.errors import ConfigError
 from fewfed.losses import one_hot, soft_cross_entropy
-from fewfed.losses_features import contrast, flat_features
+from fewfed.losses.features import contrast, flat_features
 from fewfed.method import Batch, Context, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
+from fewfed.methods.parts.asked import Asked
 from fewfed.networks.projector import feature_width, projector, projector_weights
-from fewfed.phase import Clock, Cohort, Combine, Phase
-from fewfed.plan import Draws
+from fewfed.phase import Clock, Cohort, Phase, Role, shared_rows
+from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -56,36 +57,32 @@ class FedBR(FedAvg):
             raise ConfigError("method 'fedbr' gives pseudo-samples uniform labels: expected a classification task")
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        setup = (Phase("setup", 0, {"pseudo": Combine.CONCAT}, Cohort.ALL),) if clock.first else ()
-        return (*setup, Phase("train", clock.epochs))
+        pseudo = shared_rows(self.pseudo, pseudo=Role.INPUTS)
+        setup = (Phase("setup", PseudoSamples(self), uploads=pseudo, cohort=Cohort.ALL),) if clock.first else ()
+        return (*setup, Phase("train", self, clock.epochs))
 
     def server_init(self, setup: Setup) -> Tree:
         owners = setup.plan.fixed(0, "owners of pseudo-samples").integers(setup.clients, self.pseudo)
         return {"model": setup.net.model(), "asked": torch.bincount(owners, minlength=setup.clients)}
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        return {} if phase.name == "setup" else {name: server[name] for name in ("model", "pseudo")}
-
-    def personal(self, server: Tree, phase: Phase, client: int) -> Tree:
-        return {"asked": server["asked"][client]} if phase.name == "setup" else {}
+    def broadcast(self, server: Tree) -> Tree:
+        return {name: server[name] for name in ("model", "pseudo")}
 
     def begin(self, ctx: Context) -> Tree:
-        if ctx.phase.name == "setup":
-            return {}
         work = super().begin(ctx)
         if len(ctx.shared["pseudo"]):
             width = feature_width(ctx.net, ctx.shape)
-            draws = ctx.plan.draws(ctx.clock.round, STAGE, ctx.client)
-            own = projector_weights(STAGE, width, self._widths(width), draws)
+            random = ctx.plan.random(ctx.clock.round, STAGE, ctx.client)
+            own = projector_weights(STAGE, width, self._widths(width), random)
             work["params"] |= tree.to(own, ctx.data.x.device)
         return work
 
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
         count = len(ctx.shared["pseudo"])
-        return {"row": draws.cycle(count, size), "partner": draws.permutation(size)} if count else {}
+        return {"row": random.cycle(count, size), "partner": random.permutation(size)} if count else {}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        if not batch.draw:
+        if not batch.drawn:
             return super().loss(work, ctx, batch)
         cut = ctx.net.penultimate
         pseudo, target = self._pseudo(ctx, batch)
@@ -104,21 +101,16 @@ class FedBR(FedAvg):
         }
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        if ctx.phase.name == "train":
-            network = {name: work["params"][name] for name in ctx.shared["model"]["params"]}
-            return super().end({**work, "params": network}, ctx)
-        count = int(ctx.personal["asked"]) if ctx.size >= self.group else 0
-        draws = ctx.plan.fixed(ctx.client, "rows of pseudo-samples")
-        chosen = [ctx.data.x[draws.choice(ctx.size, self.group, replace=False)].mean(0) for _ in range(count)]
-        return Report({"pseudo": torch.stack(chosen) if chosen else ctx.data.x[:0]}, {}, float(ctx.size))
+        network = {name: work["params"][name] for name in ctx.shared["model"]["params"]}
+        return super().end({**work, "params": network}, ctx)
 
     def _pseudo(self, ctx: Context, batch: Batch) -> tuple[Tensor, Tensor]:
         """A batch of pseudo-samples and their soft labels."""
-        pseudo, labels = ctx.shared["pseudo"][batch.draw["row"]], one_hot(batch.y, ctx.task.classes)
+        pseudo, labels = ctx.shared["pseudo"][batch.drawn["row"]], one_hot(batch.y, ctx.task.classes)
         uniform = torch.full_like(labels, 1 / ctx.task.classes)
         if not self.mixture:
             return pseudo, uniform
-        partner = batch.draw["partner"]
+        partner = batch.drawn["partner"]
         return (pseudo + batch.x[partner]) / 2, (uniform + labels[partner]) / 2
 
     def _contrast(self, weights: Tree, mixed: Tensor, received: Tensor, local: Tensor) -> Tensor:
@@ -130,3 +122,16 @@ class FedBR(FedAvg):
 
     def _widths(self, width: int) -> tuple[int, ...]:
         return (256, 256, 512) if self.projector == "port" else (2 * width, width)
+
+
+class PseudoSamples(Asked[FedBR]):
+    """Before round 1 the server asks random clients for means of their rows."""
+
+    def personal(self, server: Tree, client: int) -> Tree:
+        return {"asked": server["asked"][client]}
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        group, random = self.method.group, ctx.plan.fixed(ctx.client, "rows of pseudo-samples")
+        count = int(ctx.personal["asked"]) if ctx.size >= group else 0
+        chosen = [ctx.data.x[random.choice(ctx.size, group, replace=False)].mean(0) for _ in range(count)]
+        return Report({"pseudo": torch.stack(chosen) if chosen else ctx.data.x[:0]}, {}, float(ctx.size))

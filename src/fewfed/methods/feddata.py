@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from fewfed.data.examples import Examples
 from fewfed.method import Context, Report
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import Clock, Cohort, Combine, Phase
+from fewfed.methods.parts.asked import Asked
+from fewfed.phase import Clock, Cohort, Phase, Role, shared_rows
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -29,24 +30,21 @@ class FedData(FedAvg):
     share: float = setting(0.1, "fraction of each client's rows that is uploaded", gt=0, le=1)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        rows = {"x": Combine.CONCAT, "y": Combine.CONCAT}
-        setup = (Phase("setup", 0, rows, Cohort.ALL),) if clock.first else ()
-        return (*setup, Phase("train", clock.epochs))
+        rows = shared_rows(self.share, x=Role.INPUTS, y=Role.LABELS)
+        setup = (Phase("setup", Rows(self), uploads=rows, cohort=Cohort.ALL),) if clock.first else ()
+        return (*setup, Phase("train", self, clock.epochs))
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        return {} if phase.name == "setup" else {name: server[name] for name in ("model", "x", "y")}
+    def broadcast(self, server: Tree) -> Tree:
+        return {name: server[name] for name in ("model", "x", "y")}
 
     def data(self, ctx: Context) -> Examples:
-        if ctx.phase.name == "setup":
-            return ctx.data
         return ctx.data.join(Examples(ctx.shared["x"], ctx.shared["y"]))
 
-    def begin(self, ctx: Context) -> Tree:
-        return {} if ctx.phase.name == "setup" else super().begin(ctx)
+
+class Rows(Asked[FedData]):
+    """Before round 1 every client uploads some of its rows as they are."""
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        if ctx.phase.name == "train":
-            return super().end(work, ctx)
-        count = max(1, math.floor(self.share * ctx.size))
+        count = max(1, math.floor(self.method.share * ctx.size))
         chosen = ctx.data.rows(ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=False))
         return Report({"x": chosen.x, "y": chosen.y}, {}, float(ctx.size))

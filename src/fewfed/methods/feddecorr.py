@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fewfed.losses_features import feature_correlation, flat_features
+from fewfed.losses.features import feature_correlation, flat_features
 from fewfed.method import Batch, Context, Preset
 from fewfed.methods.fedavg import FedAvg
 from fewfed.settings import setting

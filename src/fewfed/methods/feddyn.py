@@ -8,7 +8,7 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.method import Batch, Combined, Context, Report, Setup
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import Clock, Phase
+from fewfed.phase import EQUAL, Clock, Phase
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -33,7 +33,7 @@ class FedDyn(FedAvg):
     alpha: float = setting(0.1, "weight of the regulariser; authors 0.01 to 0.1, FedFA's release 0.1", gt=0)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, keeps_state=True),)
+        return (Phase("train", self, clock.epochs, keeps_state=True, weight=EQUAL),)
 
     def server_init(self, setup: Setup) -> Tree:
         model = setup.net.model()
@@ -52,7 +52,7 @@ class FedDyn(FedAvg):
         slope = tree.sub(ctx.state["slope"], tree.scale(moved, self.alpha))
         return Report(super().end(work, ctx).upload, {"slope": slope}, 1.0)
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
         mean = combined.values["model"]
         moved = tree.sub(mean["params"], server["model"]["params"])
         taking_part = len(combined.clients) / server["clients"]

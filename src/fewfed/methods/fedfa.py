@@ -10,13 +10,9 @@ import torch
 from torch import Tensor
 
 from fewfed import tree
-from fewfed.augmentation import Augmentation, inner_batch
 from fewfed.method import Batch, Combined, Context, Differentiate, Preset, Report, Setup
-from fewfed.network import Network
-from fewfed.phase import Clock, Combine, Phase
-from fewfed.plan import Draws
-from fewfed.settings import setting
-from fewfed.statistics import (
+from fewfed.methods.parts.augmentation import Augmentation, Augmented, inner_batch
+from fewfed.methods.parts.statistics import (
     feature_augmentation,
     has_positions,
     moving_average,
@@ -25,6 +21,10 @@ from fewfed.statistics import (
     spatial_stages,
     stage_outputs,
 )
+from fewfed.network import Network
+from fewfed.phase import EQUAL, Combine, Phase, Role, Upload
+from fewfed.plan import Random
+from fewfed.settings import setting
 from fewfed.tree import Tree
 
 KEY = "fedfa"
@@ -87,40 +87,56 @@ class FedFA(Augmentation):
         for stage in self.stages:
             setup.net.position(stage)
 
-    def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return tuple(self._extended(phase) for phase in self.inner.phases(clock))
-
-    def server_init(self, setup: Setup) -> Tree:
-        server = self.inner.server_init(setup)
+    def around(self, phase: Phase) -> Phase:
+        if not phase.epochs:
+            return super().around(phase)
+        weight = EQUAL if self.uniform else phase.weight
         if not self.exchanges:
-            return server
+            return dataclasses.replace(phase, does=Noisy(self, phase), weight=weight)
+        return dataclasses.replace(
+            phase,
+            does=Observed(self, phase),
+            uploads={**phase.uploads, UPLOAD: Upload(Combine.SUM, Role.STATISTICS)},
+            keeps_state=phase.keeps_state or self.carry == "client",
+            weight=weight,
+        )
+
+    def own_init(self, setup: Setup) -> Tree:
+        if not self.exchanges:
+            return {}
         channels = self._channels(setup.net, setup.shape)
         blank = {stage: torch.zeros(count, dtype=setup.dtype) for stage, count in channels.items()}
         own = {
             stage: {n: torch.full_like(zeros, first) for n, first in START.items()} for stage, zeros in blank.items()
         }
-        ones = {stage: tree.map(torch.ones_like, value) for stage, value in own.items()}
-        return {**server, KEY: {"average": own, "gamma": ones}}
+        return {"average": own, "gamma": {stage: tree.map(torch.ones_like, value) for stage, value in own.items()}}
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        shared = self.inner.broadcast(_without(server), phase)
-        return {**shared, KEY: server[KEY]} if self._observes(phase) else shared
-
-    def personal(self, server: Tree, phase: Phase, client: int) -> Tree:
-        return self.inner.personal(_without(server), phase, client)
-
-    def begin(self, ctx: Context) -> Tree:
-        work = self.inner.begin(_inner_context(ctx))
-        return {**work, KEY: self._at_start(ctx)} if self._observes(ctx.phase) else work
-
-    def own_draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
+    def own_draw(self, random: Random, ctx: Context, size: int) -> Tree:
         return {
-            stage: {"on": draws.uniform(1)[0] < self.p, "noise": draws.normal(2, size, count)}
+            stage: {"on": random.uniform(1)[0] < self.p, "noise": random.normal(2, size, count)}
             for stage, count in self._channels(ctx.net, ctx.shape).items()
         }
 
+    def gammas(self, ctx: Context, stage: str, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """How much wider than the batch's spread the noise is: for means and for deviations."""
+        if self.exchanges:
+            shared: Mapping[str, Tensor] = ctx.shared[KEY]["gamma"][stage]
+            return shared["mean"], shared["deviation"]
+        constant = torch.full_like(noise[0, 0], float(self.gamma == "ones"))
+        return constant, constant
+
+    def _channels(self, net: Network, shape: tuple[int, ...]) -> dict[str, int]:
+        """Channels at each chosen stage; without spatial features anywhere, those of every stage but the last."""
+        outputs = stage_outputs(net, shape)
+        chosen = self.stages or spatial_stages(net, shape) or net.stages[: net.penultimate]
+        return {stage: outputs[stage].shape[0 if self.channel == 1 else -1] for stage in chosen}
+
+
+class Noisy(Augmented[FedFA]):
+    """Training with noisy channel statistics."""
+
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        own = batch.draw["own"]
+        fedfa, own = self.wrapper, batch.drawn["own"]
         first_seen: dict[str, dict[str, Tensor]] = {}
 
         def tap(stage: str, x: Tensor) -> Tensor:
@@ -129,103 +145,88 @@ class FedFA(Augmentation):
             noisy, mean, deviation = feature_augmentation(
                 x,
                 own[stage]["noise"],
-                *self._gammas(ctx, stage, own[stage]["noise"]),
-                fixed=self.fixed,
-                unbiased=self.unbiased,
-                clamp=self.clamp,
-                detach=self.detach,
-                channel=self.channel,
+                *fedfa.gammas(ctx, stage, own[stage]["noise"]),
+                fixed=fedfa.fixed,
+                unbiased=fedfa.unbiased,
+                clamp=fedfa.clamp,
+                detach=fedfa.detach,
+                channel=fedfa.channel,
             )
-            seen = {"mean": mean, "deviation": deviation} if has_positions(x, self.channel) else {"mean": mean}
+            seen = {"mean": mean, "deviation": deviation} if has_positions(x, fedfa.channel) else {"mean": mean}
             first_seen.setdefault(stage, seen)
             return torch.where(own[stage]["on"], noisy, x)
 
-        inside = dataclasses.replace(_inner_context(ctx), net=ctx.net.tapped(tap))
-        terms = self.inner.loss(_without(work), inside, inner_batch(batch))
-        if KEY in work:
-            for stage, moments in first_seen.items():
-                self._remember(work[KEY][stage], moments, own[stage]["on"])
+        tapped = dataclasses.replace(ctx, net=ctx.net.tapped(tap))
+        terms = self.phase.does.loss(_inner_work(work), self.inside(tapped), inner_batch(batch))
+        self.observe(work, first_seen, own)
         return terms
 
+    def observe(self, work: Tree, seen: Mapping[str, Mapping[str, Tensor]], own: Tree) -> None:
+        """What a step saw at each stage; nobody asks."""
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        report = super().end(work, ctx)
+        return report._replace(weight=1.0) if self.wrapper.uniform else report
+
+
+class Observed(Noisy):
+    """The same where averages of the statistics go to the server, which compares them between clients."""
+
+    def broadcast(self, server: Tree) -> Tree:
+        return {**super().broadcast(server), KEY: server["own"]}
+
+    def begin(self, ctx: Context) -> Tree:
+        average: Tree = ctx.shared[KEY]["average"]
+        if self.wrapper.carry == "client" and ctx.state["own"]:
+            start: Tree = ctx.state["own"]
+        elif self.wrapper.carry == "average":
+            start = average
+        else:
+            start = {s: {n: torch.full_like(v[n], first) for n, first in START.items()} for s, v in average.items()}
+        own = {s: {**tree.clone(value), "updates": value["mean"].new_zeros(())} for s, value in start.items()}
+        return {**super().begin(ctx), KEY: own}
+
     def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
-        if KEY not in work:
-            return super().gradient(differentiate, work, ctx, batch)
         # A method that differentiates twice a step (sharpness) must not count the batch twice.
         once = iter([work[KEY]])
 
         def with_statistics(point: Tree) -> tuple[Tree, Tree]:
             return differentiate({**point, KEY: next(once, None) or tree.clone(work[KEY])})
 
-        return super().gradient(with_statistics, _without(work), _inner_context(ctx), batch)
+        return super().gradient(with_statistics, _inner_work(work), ctx, batch)
+
+    def observe(self, work: Tree, seen: Mapping[str, Mapping[str, Tensor]], own: Tree) -> None:
+        with torch.no_grad():
+            for stage, moments in seen.items():
+                kept, on = work[KEY][stage], own[stage]["on"]
+                for name, value in moments.items():
+                    kept[name].copy_(moving_average(kept[name], value.detach().mean(0), self.wrapper.momentum, on))
+                kept["updates"].add_(on.to(kept["updates"].dtype))
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        report = self.inner.end(_without(work), _inner_context(ctx))
-        weight = 1.0 if self.uniform and ctx.phase.epochs else report.weight
-        if not self._observes(ctx.phase):
-            return Report(report.upload, self._state(report.state, ctx, ctx.state.get(KEY)), weight)
-        upload = {stage: self._moments(own, ctx.shared[KEY]["average"][stage]) for stage, own in work[KEY].items()}
-        return Report({**report.upload, UPLOAD: upload}, self._state(report.state, ctx, work[KEY]), weight)
+        report = super().end(_inner_work(work), ctx)
+        average = ctx.shared[KEY]["average"]
+        sums = {stage: self._moments(own, average[stage]) for stage, own in work[KEY].items()}
+        own = {s: {n: v[n] for n in START} for s, v in work[KEY].items()} if self.wrapper.carry == "client" else {}
+        state = {**report.state, "own": own} if report.state else {}
+        return report._replace(upload={**report.upload, UPLOAD: sums}, state=state)
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
-        values = {name: value for name, value in combined.values.items() if name != UPLOAD}
-        after = self.inner.absorb(_without(server), phase, combined._replace(values=values))
-        if not self.exchanges:
-            return after
-        average, gamma = dict(server[KEY]["average"]), dict(server[KEY]["gamma"])
-        for stage, sums in combined.values.get(UPLOAD, {}).items():
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
+        average, gamma = dict(server["own"]["average"]), dict(server["own"]["gamma"])
+        for stage, sums in combined.values[UPLOAD].items():
             # A phase in which no batch passed the stage in train mode (a generator's, say) says nothing about it.
             if float(sums["updates"]) > 0:
                 average[stage], gamma[stage] = self._fused(average[stage], sums)
-        return {**after, KEY: {"average": average, "gamma": gamma}}
-
-    def predictor(self, server: Tree, state: Tree) -> Tree:
-        return self.inner.predictor(_without(server), _without(state))
-
-    def _observes(self, phase: Phase) -> bool:
-        return self.exchanges and phase.epochs > 0
-
-    def _extended(self, phase: Phase) -> Phase:
-        if not self._observes(phase):
-            return phase
-        uploads = {**phase.uploads, UPLOAD: Combine.SUM}
-        return dataclasses.replace(phase, uploads=uploads, keeps_state=phase.keeps_state or self.carry == "client")
-
-    def _channels(self, net: Network, shape: tuple[int, ...]) -> dict[str, int]:
-        """Channels at each chosen stage; without spatial features anywhere, those of every stage but the last."""
-        outputs = stage_outputs(net, shape)
-        chosen = self.stages or spatial_stages(net, shape) or net.stages[: net.penultimate]
-        return {stage: outputs[stage].shape[0 if self.channel == 1 else -1] for stage in chosen}
-
-    def _at_start(self, ctx: Context) -> Tree:
-        average: Tree = ctx.shared[KEY]["average"]
-        if self.carry == "client" and KEY in ctx.state:
-            start: Tree = ctx.state[KEY]
-        elif self.carry == "average":
-            start = average
-        else:
-            start = {s: {n: torch.full_like(v[n], first) for n, first in START.items()} for s, v in average.items()}
-        return {s: {**tree.clone(value), "updates": value["mean"].new_zeros(())} for s, value in start.items()}
-
-    def _gammas(self, ctx: Context, stage: str, noise: Tensor) -> tuple[Tensor, Tensor]:
-        if self.exchanges:
-            shared: Mapping[str, Tensor] = ctx.shared[KEY]["gamma"][stage]
-            return shared["mean"], shared["deviation"]
-        constant = torch.full_like(noise[0, 0], float(self.gamma == "ones"))
-        return constant, constant
-
-    def _remember(self, own: Tree, moments: Mapping[str, Tensor], on: Tensor) -> None:
-        with torch.no_grad():
-            for name, value in moments.items():
-                own[name].copy_(moving_average(own[name], value.detach().mean(0), self.momentum, on))
-            own["updates"].add_(on.to(own["updates"].dtype))
+        return {**super().absorb(server, combined), "own": {"average": average, "gamma": gamma}}
 
     def _moments(self, own: Tree, reference: Tree) -> Tree:
-        known = own["updates"] > 0 if self.carry == "debiased" else torch.ones_like(own["updates"]) > 0
+        debiased, momentum = self.wrapper.carry == "debiased", self.wrapper.momentum
+        known = own["updates"] > 0 if debiased else torch.ones_like(own["updates"]) > 0
         sums: Tree = {"count": known.double(), "updates": own["updates"].double()}
         for name, start in START.items():
             value = own[name].double()
-            if self.carry == "debiased":
-                left = torch.where(known, self.momentum ** own["updates"].double(), 0.0)
+            if debiased:
+                left = torch.where(known, momentum ** own["updates"].double(), 0.0)
                 value = (value - left * start) / (1 - left)
             change = torch.where(known, value - reference[name].double(), 0.0)
             sums |= {name: change, f"{name}_squared": change.square()}
@@ -234,20 +235,10 @@ class FedFA(Augmentation):
     def _fused(self, average: Tree, sums: Tree) -> tuple[Tree, Tree]:
         variances = {name: shared_variance(sums["count"], sums[name], sums[f"{name}_squared"]) for name in START}
         means = {name: (average[name].double() + sums[name] / sums["count"]).to(average[name]) for name in START}
-        rule = normalised_gamma if self.gamma == "shared" else torch.clone
+        rule = normalised_gamma if self.wrapper.gamma == "shared" else torch.clone
         return means, {name: rule(variance).to(average[name]) for name, variance in variances.items()}
 
-    def _state(self, inner: Tree, ctx: Context, own: Tree | None) -> Tree:
-        if self.carry != "client" or not ctx.phase.keeps_state or own is None:
-            return inner
-        kept = next(p.keeps_state for p in self.inner.phases(ctx.clock) if p.name == ctx.phase.name)
-        return {**(inner if kept else ctx.state), KEY: {s: {n: v[n] for n in START} for s, v in own.items()}}
 
-
-def _inner_context(ctx: Context) -> Context:
-    return dataclasses.replace(ctx, state=_without(ctx.state)) if KEY in ctx.state else ctx
-
-
-def _without(values: Tree) -> Tree:
-    """What belongs to the inner method."""
-    return {name: value for name, value in values.items() if name != KEY}
+def _inner_work(work: Tree) -> Tree:
+    """What the inner method carries along."""
+    return {name: value for name, value in work.items() if name != KEY}

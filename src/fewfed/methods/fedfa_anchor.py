@@ -11,9 +11,9 @@ from fewfed.errors import ConfigError
 from fewfed.losses import one_hot
 from fewfed.method import Batch, Context, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import Clock, Combine, Phase
+from fewfed.methods.parts.statistics import vector_width
+from fewfed.phase import MODEL, Clock, Combine, Phase, Role, Upload
 from fewfed.settings import setting
-from fewfed.statistics import vector_width
 from fewfed.tree import Tree
 
 
@@ -57,7 +57,7 @@ class FedFAAnchor(FedAvg):
         vector_width(setup.net, setup.shape, self.name)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, {"model": Combine.MEAN, "anchors": Combine.MEAN}),)
+        return (Phase("train", self, clock.epochs, {**MODEL, "anchors": Upload(Combine.MEAN, Role.PROTOTYPES)}),)
 
     def server_init(self, setup: Setup) -> Tree:
         """Distinct rows of the identity; with more classes than features, random directions."""
@@ -68,7 +68,7 @@ class FedFAAnchor(FedAvg):
             "anchors": torch.eye(classes, width, dtype=setup.dtype) if classes <= width else normalize(random),
         }
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
+    def broadcast(self, server: Tree) -> Tree:
         return {name: server[name] for name in ("model", "anchors")}
 
     def begin(self, ctx: Context) -> Tree:

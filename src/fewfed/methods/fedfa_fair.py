@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from fewfed import tree
-from fewfed.local_score import local_score
 from fewfed.method import Combined, Context, Report, Setup
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import Clock, Combine, Phase
-from fewfed.server_optim import weighted_mean
+from fewfed.methods.parts.local_score import local_score
+from fewfed.methods.parts.server_optim import weighted_mean
+from fewfed.phase import Clock, Combine, Phase, Role, Upload
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -38,7 +38,8 @@ class FedFaFair(FedAvg):
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         training = {"momentum": self.gamma} if self.gamma else {}
-        return (Phase("train", clock.epochs, {"model": Combine.KEEP, "accuracy": Combine.KEEP}, training=training),)
+        uploads = {"model": Upload(Combine.KEEP, Role.MODEL), "accuracy": Upload(Combine.KEEP, Role.SCORE)}
+        return (Phase("train", self, clock.epochs, uploads, training=training),)
 
     def server_init(self, setup: Setup) -> Tree:
         model = setup.net.model()
@@ -52,7 +53,7 @@ class FedFaFair(FedAvg):
         report = super().end(work, ctx)
         return report._replace(upload={**report.upload, "accuracy": work["accuracy"]})
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
         names = [str(client) for client in combined.clients]
         present = server["times"].new_tensor(combined.clients, dtype=torch.long)
         times = server["times"].index_add(0, present, server["times"].new_ones(len(names)))

@@ -8,12 +8,13 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.errors import ConfigError
-from fewfed.method import Batch, Context, Preset, Report, Setup
+from fewfed.method import Batch, Context, Part, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
+from fewfed.methods.parts.asked import Asked
 from fewfed.network import Network
 from fewfed.networks.cvae import decode, encode, gaussian_kl, sample, vae
-from fewfed.phase import Clock, Cohort, Combine, Phase
-from fewfed.plan import Draws
+from fewfed.phase import Clock, Cohort, Combine, Phase, Role, Upload, shared_rows
+from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -50,79 +51,88 @@ class FedFed(FedAvg):
         if not setup.task.classes:
             raise ConfigError("method 'fedfed' shares class labels: expected a classification task")
         if not self.noises or min(self.noises) < 0:
-            raise ConfigError(f"noises = {self.noises}: expected at least one standard deviation, none below 0")
+            raise ConfigError(
+                f"noises = {self.noises}: expected at least one standard deviation, none below 0", key="noises"
+            )
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         distilling = min(self.distil_rounds, clock.rounds // 2)
-        distil = Phase("distil", clock.epochs, {"distiller": Combine.MEAN})
-        share = Phase("share", 0, {"parts": Combine.CONCAT, "labels": Combine.CONCAT}, Cohort.ALL)
+        distil = Phase("distil", Distil(self), clock.epochs, {"distiller": Upload(Combine.MEAN, Role.GENERATOR)})
+        rows = shared_rows(len(self.noises), parts=Role.INPUTS, labels=Role.LABELS)
+        share = Phase("share", Share(self), uploads=rows, cohort=Cohort.ALL)
         first = ((distil,) if clock.round < distilling else ()) + ((share,) if clock.round == distilling - 1 else ())
-        return (*first, Phase("train", clock.epochs))
+        return (*first, Phase("train", self, clock.epochs))
 
     def server_init(self, setup: Setup) -> Tree:
-        models = {"vae": self._vae(setup.shape, setup).model(), "classifier": setup.net.model()}
+        models = {"vae": self.autoencoder(setup).model(), "classifier": setup.net.model()}
         joined = {
             kind: {f"{owner}.{name}": leaf for owner, model in models.items() for name, leaf in model[kind].items()}
             for kind in ("params", "buffers")
         }
         return {**super().server_init(setup), "distiller": joined}
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        if phase.name == "distil":
-            return {"distiller": server["distiller"]}
-        if phase.name == "share":
-            return {"vae": _part(server["distiller"], "vae")}
+    def broadcast(self, server: Tree) -> Tree:
         return {name: server[name] for name in ("model", "parts", "labels") if name in server}
 
-    def begin(self, ctx: Context) -> Tree:
-        if ctx.phase.name == "train":
-            return super().begin(ctx)
-        return tree.clone(ctx.shared["distiller"]) if ctx.phase.name == "distil" else {}
-
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        if ctx.phase.name == "distil":
-            shape = ctx.shape
-            return {"code": draws.normal(size, self.latent), "noise": draws.normal(len(self.noises), size, *shape)}
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
         pool = len(ctx.shared.get("labels", ()))
-        return {"row": draws.cycle(pool, size)} if pool else {}
+        return {"row": random.cycle(pool, size)} if pool else {}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        if ctx.phase.name == "distil":
-            return self._distil_loss(work, ctx, batch)
-        if batch.draw:
-            row = batch.draw["row"]
+        if batch.drawn:
+            row = batch.drawn["row"]
             x, y = torch.cat([batch.x, ctx.shared["parts"][row]]), torch.cat([batch.y, ctx.shared["labels"][row]])
             batch = batch._replace(x=x, y=y)
         return super().loss(work, ctx, batch)
 
-    def end(self, work: Tree, ctx: Context) -> Report:
-        if ctx.phase.name == "train":
-            return super().end(work, ctx)
-        if ctx.phase.name == "distil":
-            return Report({"distiller": work}, {}, float(ctx.size))
-        x, net = ctx.data.x, self._vae(ctx.shape, ctx)
-        mean, _ = encode(net, ctx.shared["vae"], x, train=False)
-        rest = x - decode(net, ctx.shared["vae"], mean, train=False)
-        noise = ctx.plan.fixed(ctx.client, "noise on shared parts").normal(len(self.noises), *x.shape).to(x)
-        parts = torch.cat([rest + size * noise[number] for number, size in enumerate(self.noises)])
-        return Report({"parts": parts, "labels": ctx.data.y.repeat(len(self.noises))}, {}, float(ctx.size))
+    def autoencoder(self, known: Setup | Context) -> Network:
+        return vae(known.shape, self.hidden, self.latent, known.plan.seed, known.dtype)
 
-    def _distil_loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+
+class Distil(Part[FedFed]):
+    """Clients train an autoencoder, and a classifier of what it leaves over, which are averaged."""
+
+    def broadcast(self, server: Tree) -> Tree:
+        return {"distiller": server["distiller"]}
+
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        code, noises = random.normal(size, self.method.latent), len(self.method.noises)
+        return {"code": code, "noise": random.normal(noises, size, *ctx.shape)}
+
+    def begin(self, ctx: Context) -> Tree:
+        return tree.clone(ctx.shared["distiller"])
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
         x, autoencoder, classifier = batch.x, _part(work, "vae"), _part(work, "classifier")
-        net = self._vae(tuple(x.shape[1:]), ctx)
+        method, net = self.method, self.method.autoencoder(ctx)
         mean, log_variance = encode(net, autoencoder, x, train=True)
-        robust = decode(net, autoencoder, sample(mean, log_variance, batch.draw["code"]), train=True)
-        noisy = [x - robust + size * batch.draw["noise"][number] for number, size in enumerate(self.noises)]
+        robust = decode(net, autoencoder, sample(mean, log_variance, batch.drawn["code"]), train=True)
+        noisy = [x - robust + size * batch.drawn["noise"][number] for number, size in enumerate(method.noises)]
         rest = [ctx.task.loss(ctx.net.apply(classifier, each), batch.y) for each in noisy]
         return {
-            "reconstruct": self.reconstruct * (x - robust).square().mean(),
-            "kl": self.kl * gaussian_kl(mean, log_variance).mean() / self.latent,
-            "sensitive": self.sensitive * torch.stack(rest).mean(),
-            "plain": self.plain * ctx.task.loss(ctx.net.apply(classifier, x), batch.y),
+            "reconstruct": method.reconstruct * (x - robust).square().mean(),
+            "kl": method.kl * gaussian_kl(mean, log_variance).mean() / method.latent,
+            "sensitive": method.sensitive * torch.stack(rest).mean(),
+            "plain": method.plain * ctx.task.loss(ctx.net.apply(classifier, x), batch.y),
         }
 
-    def _vae(self, shape: tuple[int, ...], known: Setup | Context) -> Network:
-        return vae(shape, self.hidden, self.latent, known.plan.seed, known.dtype)
+    def end(self, work: Tree, ctx: Context) -> Report:
+        return Report({"distiller": work}, {}, float(ctx.size))
+
+
+class Share(Asked[FedFed]):
+    """Once, after distillation, every client uploads what the autoencoder leaves of its rows, with noise."""
+
+    def broadcast(self, server: Tree) -> Tree:
+        return {"vae": _part(server["distiller"], "vae")}
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        x, net, noises = ctx.data.x, self.method.autoencoder(ctx), self.method.noises
+        mean, _ = encode(net, ctx.shared["vae"], x, train=False)
+        rest = x - decode(net, ctx.shared["vae"], mean, train=False)
+        noise = ctx.plan.fixed(ctx.client, "noise on shared parts").normal(len(noises), *x.shape).to(x)
+        parts = torch.cat([rest + size * noise[number] for number, size in enumerate(noises)])
+        return Report({"parts": parts, "labels": ctx.data.y.repeat(len(noises))}, {}, float(ctx.size))
 
 
 def _part(distiller: Tree, name: str) -> Tree:

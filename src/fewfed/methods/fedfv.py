@@ -8,11 +8,11 @@ from types import MappingProxyType
 import torch
 
 from fewfed import tree
-from fewfed.local_score import local_score
 from fewfed.method import Combined, Context, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import Clock, Combine, Phase
-from fewfed.server_optim import weighted_mean
+from fewfed.methods.parts.local_score import local_score
+from fewfed.methods.parts.server_optim import weighted_mean
+from fewfed.phase import Clock, Combine, Phase, Role, Upload
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -39,7 +39,8 @@ class FedFV(FedAvg):
     tau: int = setting(1, "rounds of absent clients' updates that count; 0 = none", ge=0)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, {"model": Combine.KEEP, "start_loss": Combine.KEEP}),)
+        uploads = {"model": Upload(Combine.KEEP, Role.MODEL), "start_loss": Upload(Combine.KEEP, Role.SCORE)}
+        return (Phase("train", self, clock.epochs, uploads),)
 
     def server_init(self, setup: Setup) -> Tree:
         return {**super().server_init(setup), "round": torch.tensor(0), "past": {}}
@@ -51,7 +52,7 @@ class FedFV(FedAvg):
         report = super().end(work, ctx)
         return report._replace(upload={**report.upload, "start_loss": work["start_loss"]})
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
         names = [str(client) for client in combined.clients]
         models, losses = combined.values["model"], combined.values["start_loss"]
         params = server["model"]["params"]

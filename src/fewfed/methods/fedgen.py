@@ -9,13 +9,13 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.errors import ConfigError
-from fewfed.losses_features import sameness
-from fewfed.method import Batch, Context, Report, Setup
+from fewfed.losses.features import sameness
+from fewfed.method import Batch, Context, Part, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.network import Network
 from fewfed.networks.generator import INPUT_NOISE, conditioned, input_generator
-from fewfed.phase import Clock, Cohort, Combine, Phase
-from fewfed.plan import Draws
+from fewfed.phase import EQUAL, Clock, Cohort, Combine, Phase, Role, Upload
+from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -50,52 +50,63 @@ class FedGen(FedAvg):
             raise ConfigError("method 'fedgen' generates inputs of a class: expected a classification task")
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        train = Phase("train", clock.epochs)
+        train = Phase("train", self, clock.epochs)
         if clock.round < self.start:
             return (train,)
         training = {"optimizer": "adam", "lr": self.lr, "lr_decay": 0.0, "batch": self.batch, "batch_rule": "fill"}
         training |= {"reset": "round", "weight_decay": 0.0, "clip": 0.0}
-        return (Phase("generate", 1, {"generator": Combine.MEAN}, Cohort.SERVER, training=training), train)
+        made = {"generator": Upload(Combine.MEAN, Role.GENERATOR)}
+        return (Phase("generate", Generate(self), 1, made, Cohort.SERVER, weight=EQUAL, training=training), train)
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
+    def broadcast(self, server: Tree) -> Tree:
         return {name: server[name] for name in ("model", "generator") if name in server}
 
-    def data(self, ctx: Context) -> Examples:
-        if ctx.phase.name == "train":
-            return ctx.data
-        labels = torch.arange(self.steps * self.batch, device=ctx.data.x.device) % ctx.task.classes
-        return Examples(labels, labels)
-
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        if ctx.phase.name == "generate":
-            return {"noise": draws.normal(size, INPUT_NOISE)}
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
         if "generator" not in ctx.shared:
             return {}
-        return {"noise": draws.normal(size, INPUT_NOISE), "label": draws.integers(ctx.task.classes, size)}
+        return {"noise": random.normal(size, INPUT_NOISE), "label": random.integers(ctx.task.classes, size)}
 
     def begin(self, ctx: Context) -> Tree:
-        # Made here even where only a step needs it: its first weights are random, which a vmapped step refuses.
-        fresh = self._generator(ctx).model() if ctx.clock.round >= self.start else {}
-        if ctx.phase.name == "train":
-            return super().begin(ctx)
+        if "generator" in ctx.shared:
+            self.generator(ctx)  # Made before a step needs it: its first weights are random, which a stack refuses.
+        return super().begin(ctx)
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        terms = super().loss(work, ctx, batch)
+        if not batch.drawn:
+            return terms
+        label = batch.drawn["label"]
+        code = conditioned(batch.drawn["noise"], label, ctx.task.classes)
+        made = self.generator(ctx).apply(ctx.shared["generator"], code, train=False)
+        return {**terms, "synthetic": self.weight * ctx.task.loss(ctx.net.apply(work, made), label)}
+
+    def generator(self, ctx: Context) -> Network:
+        return input_generator(ctx.shape, ctx.task.classes, ctx.plan.seed, ctx.dtype)
+
+
+class Generate(Part[FedGen]):
+    """The server trains the generator against the global model, which stays as it is."""
+
+    def broadcast(self, server: Tree) -> Tree:
+        return self.method.broadcast(server)
+
+    def data(self, ctx: Context) -> Examples:
+        rows = self.method.steps * self.method.batch
+        labels = torch.arange(rows, device=ctx.data.x.device) % ctx.task.classes
+        return Examples(labels, labels)
+
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        return {"noise": random.normal(size, INPUT_NOISE)}
+
+    def begin(self, ctx: Context) -> Tree:
+        fresh = self.method.generator(ctx).model()
         return tree.clone(tree.to(ctx.shared.get("generator", fresh), ctx.data.x.device))
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        if ctx.phase.name == "generate":
-            noise = batch.draw["noise"]
-            made = self._generator(ctx).apply(work, conditioned(noise, batch.y, ctx.task.classes))
-            judged = ctx.net.apply(ctx.shared["model"], made, train=False)
-            return {"fool": ctx.task.loss(judged, batch.y), "diversity": self.diversity * sameness(noise, made)}
-        terms = super().loss(work, ctx, batch)
-        if not batch.draw:
-            return terms
-        label = batch.draw["label"]
-        code = conditioned(batch.draw["noise"], label, ctx.task.classes)
-        made = self._generator(ctx).apply(ctx.shared["generator"], code, train=False)
-        return {**terms, "synthetic": self.weight * ctx.task.loss(ctx.net.apply(work, made), label)}
+        noise = batch.drawn["noise"]
+        made = self.method.generator(ctx).apply(work, conditioned(noise, batch.y, ctx.task.classes))
+        judged = ctx.net.apply(ctx.shared["model"], made, train=False)
+        return {"fool": ctx.task.loss(judged, batch.y), "diversity": self.method.diversity * sameness(noise, made)}
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        return super().end(work, ctx) if ctx.phase.name == "train" else Report({"generator": work}, {}, 1.0)
-
-    def _generator(self, ctx: Context) -> Network:
-        return input_generator(ctx.shape, ctx.task.classes, ctx.plan.seed, ctx.dtype)
+        return Report({"generator": work}, {}, 1.0)

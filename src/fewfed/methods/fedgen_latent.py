@@ -11,14 +11,14 @@ from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.errors import ConfigError
 from fewfed.losses import kl_divergence
-from fewfed.losses_features import sameness
-from fewfed.method import Batch, Combined, Context, Report, Setup
+from fewfed.losses.features import sameness
+from fewfed.method import Batch, Combined, Context, Part, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.network import Network
 from fewfed.networks.generator import LATENT_NOISE, conditioned, latent_generator
 from fewfed.networks.projector import feature_shape
-from fewfed.phase import MODEL, Clock, Cohort, Combine, Phase
-from fewfed.plan import Draws
+from fewfed.phase import EQUAL, MODEL, Clock, Cohort, Combine, Phase, Role, Upload
+from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -57,47 +57,45 @@ class FedGenLatent(FedAvg):
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         training = {"optimizer": "adam", "lr": self.lr, "lr_decay": 0.0, "batch": self.batch, "batch_rule": "fill"}
         training |= {"reset": "round", "weight_decay": self.weight_decay, "clip": 0.0}
+        uploads = {"head": Upload(Combine.KEEP, Role.MODEL), "counts": Upload(Combine.KEEP, Role.COUNTS)}
+        made = {"generator": Upload(Combine.MEAN, Role.GENERATOR)}
         return (
-            Phase("train", clock.epochs, {**MODEL, "head": Combine.KEEP, "counts": Combine.KEEP}),
-            Phase("generate", 1, {"generator": Combine.MEAN}, Cohort.SERVER, training=training),
+            Phase("train", self, clock.epochs, {**MODEL, **uploads}),
+            Phase("generate", Generate(self), 1, made, Cohort.SERVER, weight=EQUAL, training=training),
         )
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        names = ("model", "generator", "seen") if phase.name == "train" else ("generator", "heads", "counts")
-        return {name: server[name] for name in names if name in server}
+    def broadcast(self, server: Tree) -> Tree:
+        return {name: server[name] for name in ("model", "generator", "seen") if name in server}
 
-    def data(self, ctx: Context) -> Examples:
-        if ctx.phase.name == "train":
-            return ctx.data
-        present = ctx.shared["counts"].sum(0).nonzero().flatten()
-        labels = present[torch.arange(self.steps * self.batch, device=present.device) % len(present)]
-        return Examples(labels, labels)
-
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        if ctx.phase.name == "generate":
-            return {"noise": draws.normal(size, LATENT_NOISE)}
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
         if "generator" not in ctx.shared:
             return {}
         seen = ctx.shared["seen"].nonzero().flatten()
         return {
-            "noise": draws.normal(size, LATENT_NOISE),
-            "other_noise": draws.normal(size, LATENT_NOISE),
-            "other_y": seen[draws.integers(len(seen), size).to(seen.device)],
+            "noise": random.normal(size, LATENT_NOISE),
+            "other_noise": random.normal(size, LATENT_NOISE),
+            "other_y": seen[random.integers(len(seen), size).to(seen.device)],
         }
 
     def begin(self, ctx: Context) -> Tree:
-        # Made here even where only a step needs it: its first weights are random, which a vmapped step refuses.
-        fresh = self._generator(ctx).model()
-        if ctx.phase.name == "train":
-            return super().begin(ctx)
-        return tree.clone(tree.to(ctx.shared.get("generator", fresh), ctx.data.x.device))
+        self.generator(ctx)  # Made before a step needs it: its first weights are random, which a stack refuses.
+        return super().begin(ctx)
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        return self._teach(work, ctx, batch) if ctx.phase.name == "generate" else self._learn(work, ctx, batch)
+        output = ctx.net.apply(work, batch.x)
+        terms = {"task": ctx.task.loss(output, batch.y)}
+        if not batch.drawn:
+            return terms
+        other_y, fading = batch.drawn["other_y"], self.decay**ctx.clock.round
+        target = self._imagined(work, ctx, batch.drawn["noise"], batch.y).detach()
+        others = self._imagined(work, ctx, batch.drawn["other_noise"], other_y)
+        return {
+            **terms,
+            "generated": self.alpha * fading * ctx.task.loss(others, other_y),
+            "divergence": self.beta * fading * kl_divergence(target, output),
+        }
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        if ctx.phase.name == "generate":
-            return Report({"generator": work}, {}, 1.0)
         report = super().end(work, ctx)
         last = ctx.net.stages[-1] + "."
         head = {
@@ -106,48 +104,52 @@ class FedGenLatent(FedAvg):
         }
         return report._replace(upload={**report.upload, "head": head, "counts": ctx.counts})
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
-        if phase.name == "generate":
-            return {**server, **combined.values}
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
         heads, counts = (list(combined.values[name].values()) for name in ("head", "counts"))
         met = torch.stack(counts)
         seen = met.sum(0) + server.get("seen", torch.zeros_like(met[0]))
         return {**server, "model": combined.values["model"], "heads": tree.stack(heads), "counts": met, "seen": seen}
 
-    def _teach(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        """The generator's loss: every client's classifier recognises what is generated, if it knows the class."""
-        noise, counts = batch.draw["noise"], ctx.shared["counts"]
-        latent = self._generator(ctx).apply(work, conditioned(noise, batch.y, ctx.task.classes))
+    def _imagined(self, work: Tree, ctx: Context, noise: Tensor, y: Tensor) -> Tensor:
+        """The client's logits for generated features of the classes y."""
+        code = conditioned(noise, y, ctx.task.classes)
+        latent = self.generator(ctx).apply(ctx.shared["generator"], code, train=False)
+        output: Tensor = ctx.net.apply(work, latent, start=ctx.net.penultimate)
+        return output
+
+    def generator(self, ctx: Context) -> Network:
+        shape = feature_shape(ctx.net, ctx.shape)
+        return latent_generator(shape, ctx.task.classes, ctx.plan.seed, ctx.dtype)
+
+
+class Generate(Part[FedGenLatent]):
+    """The server teaches the generator: every client's classifier is to recognise what it makes of known classes."""
+
+    def broadcast(self, server: Tree) -> Tree:
+        return {name: server[name] for name in ("generator", "heads", "counts") if name in server}
+
+    def data(self, ctx: Context) -> Examples:
+        present, rows = ctx.shared["counts"].sum(0).nonzero().flatten(), self.method.steps * self.method.batch
+        labels = present[torch.arange(rows, device=present.device) % len(present)]
+        return Examples(labels, labels)
+
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        return {"noise": random.normal(size, LATENT_NOISE)}
+
+    def begin(self, ctx: Context) -> Tree:
+        fresh = self.method.generator(ctx).model()
+        return tree.clone(tree.to(ctx.shared.get("generator", fresh), ctx.data.x.device))
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        noise, counts = batch.drawn["noise"], ctx.shared["counts"]
+        latent = self.method.generator(ctx).apply(work, conditioned(noise, batch.y, ctx.task.classes))
         shares = (counts / counts.sum(0).clamp(min=1))[:, batch.y]
         wrong = torch.zeros_like(shares[0])
         for client, share in enumerate(shares):
             head = tree.map(lambda leaf, client=client: leaf[client], ctx.shared["heads"])
             output = ctx.net.apply(head, latent, start=ctx.net.penultimate, train=False)
             wrong = wrong + share * cross_entropy(output, batch.y, reduction="none")
-        return {"teach": wrong.mean(), "diversity": self.diversity * sameness(noise, latent)}
+        return {"teach": wrong.mean(), "diversity": self.method.diversity * sameness(noise, latent)}
 
-    def _learn(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        """A client's loss."""
-        output = ctx.net.apply(work, batch.x)
-        terms = {"task": ctx.task.loss(output, batch.y)}
-        if not batch.draw:
-            return terms
-        other_y, fading = batch.draw["other_y"], self.decay**ctx.clock.round
-        target = self._imagined(work, ctx, batch.draw["noise"], batch.y).detach()
-        others = self._imagined(work, ctx, batch.draw["other_noise"], other_y)
-        return {
-            **terms,
-            "generated": self.alpha * fading * ctx.task.loss(others, other_y),
-            "divergence": self.beta * fading * kl_divergence(target, output),
-        }
-
-    def _imagined(self, work: Tree, ctx: Context, noise: Tensor, y: Tensor) -> Tensor:
-        """The client's logits for generated features of the classes y."""
-        code = conditioned(noise, y, ctx.task.classes)
-        latent = self._generator(ctx).apply(ctx.shared["generator"], code, train=False)
-        output: Tensor = ctx.net.apply(work, latent, start=ctx.net.penultimate)
-        return output
-
-    def _generator(self, ctx: Context) -> Network:
-        shape = feature_shape(ctx.net, ctx.shape)
-        return latent_generator(shape, ctx.task.classes, ctx.plan.seed, ctx.dtype)
+    def end(self, work: Tree, ctx: Context) -> Report:
+        return Report({"generator": work}, {}, 1.0)

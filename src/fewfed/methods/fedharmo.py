@@ -10,7 +10,8 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.method import Batch, Context, Differentiate, Preset, Report
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import Clock, Cohort, Combine, Phase
+from fewfed.methods.parts.asked import Asked
+from fewfed.phase import Clock, Cohort, Combine, Phase, Role, Upload
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -40,17 +41,12 @@ class FedHarmo(FedAvg):
     momentum: float = setting(0.1, "weight of each new input in the running average; 0 = plain mean", ge=0, le=1)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        once = clock.first and self.normalise
-        setup = (Phase("setup", 0, {"amplitude": Combine.MEAN}, Cohort.ALL),) if once else ()
-        return (*setup, Phase("train", clock.epochs))
+        amplitude = {"amplitude": Upload(Combine.MEAN, Role.STATISTICS)}
+        setup = Phase("setup", Amplitudes(self), uploads=amplitude, cohort=Cohort.ALL)
+        return (*([setup] if clock.first and self.normalise else ()), Phase("train", self, clock.epochs))
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        if phase.name == "setup":
-            return {}
+    def broadcast(self, server: Tree) -> Tree:
         return {name: server[name] for name in ("model", "amplitude") if name in server}
-
-    def begin(self, ctx: Context) -> Tree:
-        return {} if ctx.phase.name == "setup" else super().begin(ctx)
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
         if self.normalise:
@@ -65,14 +61,16 @@ class FedHarmo(FedAvg):
         moved = tree.map(lambda value, direction: value + step * direction, work["params"], slope)
         return differentiate({**work, "params": moved, "buffers": tree.clone(work["buffers"])})[0], terms
 
+
+class Amplitudes(Asked[FedHarmo]):
+    """Before round 1 every client uploads a running average of the Fourier amplitudes of its inputs."""
+
     def end(self, work: Tree, ctx: Context) -> Report:
-        if ctx.phase.name == "train":
-            return super().end(work, ctx)
-        amplitude = torch.fft.fftn(ctx.data.x, dim=_axes(ctx.data.x)).abs()
-        if self.momentum:
+        amplitude, momentum = torch.fft.fftn(ctx.data.x, dim=_axes(ctx.data.x)).abs(), self.method.momentum
+        if momentum:
             age = torch.arange(ctx.size - 1, -1, -1, dtype=amplitude.dtype, device=amplitude.device)
-            part = self.momentum * (1 - self.momentum) ** age
-            part[0] = (1 - self.momentum) ** (ctx.size - 1)
+            part = momentum * (1 - momentum) ** age
+            part[0] = (1 - momentum) ** (ctx.size - 1)
             mean = torch.tensordot(part, amplitude, 1)
         else:
             mean = amplitude.mean(0)

@@ -11,8 +11,9 @@ from fewfed.errors import ConfigError
 from fewfed.losses import mix
 from fewfed.method import Batch, Context, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import Clock, Cohort, Combine, Phase
-from fewfed.plan import Draws
+from fewfed.methods.parts.asked import Asked
+from fewfed.phase import Clock, Cohort, Phase, Role, shared_rows
+from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -33,6 +34,7 @@ class FedMix(FedAvg):
     paper = "Yoon et al., FedMix: Approximation of Mixup under Mean Augmented Federated Learning, ICLR 2021"
     presets = MappingProxyType({"flea": Preset({"form": "mixup"}), "taylor": Preset({"form": "taylor"})})
     neutral = MappingProxyType({"group": 10**9})
+    mixes = ("row", "lam")
 
     form: Literal["mixup", "taylor"] = setting("mixup", "mix-up with averages, or the paper's Taylor expansion")
     group: int = setting(10, "rows in one uploaded average", ge=1)
@@ -46,28 +48,25 @@ class FedMix(FedAvg):
             )
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        means = {"mean_x": Combine.CONCAT, "mean_y": Combine.CONCAT}
-        setup = (Phase("setup", 0, means, Cohort.ALL),) if clock.first else ()
-        return (*setup, Phase("train", clock.epochs))
+        means = shared_rows(1 / self.group, mean_x=Role.INPUTS, mean_y=Role.LABELS)
+        setup = (Phase("setup", Averages(self), uploads=means, cohort=Cohort.ALL),) if clock.first else ()
+        return (*setup, Phase("train", self, clock.epochs))
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        return {} if phase.name == "setup" else {name: server[name] for name in ("model", "mean_x", "mean_y")}
+    def broadcast(self, server: Tree) -> Tree:
+        return {name: server[name] for name in ("model", "mean_x", "mean_y")}
 
-    def begin(self, ctx: Context) -> Tree:
-        return {} if ctx.phase.name == "setup" else super().begin(ctx)
-
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
         pool = len(ctx.shared["mean_x"])
         count = size if self.form == "mixup" else 1
-        return {"row": draws.cycle(pool, count), "lam": draws.beta(self.beta, 1)} if pool else {}
+        return {"row": random.cycle(pool, count), "lam": random.beta(self.beta, 1)} if pool else {}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        if not batch.draw:
+        if not batch.drawn:
             return super().loss(work, ctx, batch)
-        mean_x, mean_y = ctx.shared["mean_x"][batch.draw["row"]], ctx.shared["mean_y"][batch.draw["row"]]
+        mean_x, mean_y = ctx.shared["mean_x"][batch.drawn["row"]], ctx.shared["mean_y"][batch.drawn["row"]]
         own_y = ctx.task.soft_labels(batch.y)
         if self.form == "mixup":
-            mixed, target = mix(batch.draw["lam"], batch.x, mean_x), mix(batch.draw["lam"], own_y, mean_y)
+            mixed, target = mix(batch.drawn["lam"], batch.x, mean_x), mix(batch.drawn["lam"], own_y, mean_y)
             return {"task": ctx.task.soft_loss(ctx.net.apply(work, mixed), target)}
         scaled, rest = (1 - self.weight) * batch.x, 1 - self.weight
 
@@ -82,12 +81,15 @@ class FedMix(FedAvg):
             "their_input": self.weight * (slope * mean_x).sum(),
         }
 
+
+class Averages(Asked[FedMix]):
+    """Before round 1 every client uploads means of its rows."""
+
     def end(self, work: Tree, ctx: Context) -> Report:
-        if ctx.phase.name == "train":
-            return super().end(work, ctx)
-        groups = ctx.size // self.group
-        rows = ctx.plan.fixed(ctx.client, "averaged rows").permutation(ctx.size)[: groups * self.group]
+        group = self.method.group
+        groups = ctx.size // group
+        rows = ctx.plan.fixed(ctx.client, "averaged rows").permutation(ctx.size)[: groups * group]
         x, y = ctx.data.x[rows], ctx.task.soft_labels(ctx.data.y[rows]).to(ctx.dtype)
-        shape = (groups, self.group)
+        shape = (groups, group)
         means = {"mean_x": x.reshape(*shape, *x.shape[1:]).mean(1), "mean_y": y.reshape(*shape, *y.shape[1:]).mean(1)}
         return Report(means, {}, float(ctx.size))

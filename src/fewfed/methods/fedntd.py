@@ -6,7 +6,7 @@ from types import MappingProxyType
 from torch import Tensor
 
 from fewfed.errors import ConfigError
-from fewfed.losses_features import not_true_divergence
+from fewfed.losses.features import not_true_divergence
 from fewfed.method import Batch, Context, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.settings import setting

@@ -8,15 +8,17 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.errors import ConfigError
-from fewfed.losses_features import class_sums, flat_features
+from fewfed.losses.features import class_sums, flat_features
 from fewfed.method import Batch, Combined, Context, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.networks.projector import feature_width
-from fewfed.phase import MODEL, Clock, Combine, Phase
+from fewfed.phase import MODEL, Clock, Combine, Phase, Role, Upload
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
-PROTOTYPES = MappingProxyType({"means": Combine.SUM, "present": Combine.SUM})
+PROTOTYPES = MappingProxyType(
+    {"means": Upload(Combine.SUM, Role.PROTOTYPES), "present": Upload(Combine.SUM, Role.COUNTS)}
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class FedProto(FedAvg):
             raise ConfigError("method 'fedproto' has one prototype a class: expected a classification task")
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, {**MODEL, **PROTOTYPES}),)
+        return (Phase("train", self, clock.epochs, {**MODEL, **PROTOTYPES}),)
 
     def server_init(self, setup: Setup) -> Tree:
         classes, width = setup.task.classes, feature_width(setup.net, setup.shape)
@@ -53,7 +55,7 @@ class FedProto(FedAvg):
             "known": torch.zeros(classes, dtype=setup.dtype),
         }
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
+    def broadcast(self, server: Tree) -> Tree:
         return {name: server[name] for name in ("model", "prototypes", "known")}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
@@ -67,7 +69,7 @@ class FedProto(FedAvg):
         report = super().end(work, ctx)
         return report._replace(upload={**report.upload, **self._class_means(work, ctx)})
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
         values = dict(combined.values)
         means, present = values.pop("means"), values.pop("present")
         fresh = means / present.clamp(min=1).unsqueeze(1)
@@ -95,12 +97,12 @@ class PersonalFedProto(FedProto):
     neutral = None  # type: ignore[assignment]
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, PROTOTYPES, keeps_state=True),)
+        return (Phase("train", self, clock.epochs, PROTOTYPES, keeps_state=True),)
 
     def client_init(self, setup: Setup) -> Tree:
         return {"model": setup.net.model()}
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
+    def broadcast(self, server: Tree) -> Tree:
         return {name: server[name] for name in ("prototypes", "known")}
 
     def begin(self, ctx: Context) -> Tree:

@@ -9,7 +9,7 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.method import Batch, Context, Differentiate, Report, Setup
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import MODEL, Clock, Phase
+from fewfed.phase import Clock, Phase
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -35,7 +35,7 @@ class FedRobust(FedAvg):
     ascent: float = setting(1.0, "factor on the upward gradient; 1 = the rate of the model, 0 = no distortion", ge=0)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, MODEL, keeps_state=True),)
+        return (Phase("train", self, clock.epochs, keeps_state=True),)
 
     def client_init(self, setup: Setup) -> Tree:
         shape = (setup.shape[0], *(1 for _ in setup.shape[1:]))

@@ -10,13 +10,13 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.errors import ConfigError
 from fewfed.losses import one_hot
-from fewfed.method import Batch, Combined, Context, Method, Preset, Report, Setup
+from fewfed.method import Batch, Combined, Context, Method, Part, Preset, Report, Setup
+from fewfed.methods.parts.statistics import vector_width
 from fewfed.network import Network
 from fewfed.networks.cvae import cvae, decode, encode, gaussian_kl, sample
-from fewfed.phase import NOTHING, Clock, Cohort, Combine, Phase
-from fewfed.plan import Draws
+from fewfed.phase import EQUAL, NOTHING, Clock, Cohort, Combine, Phase, Role, Upload
+from fewfed.plan import Random
 from fewfed.settings import setting
-from fewfed.statistics import vector_width
 from fewfed.tree import Tree
 
 
@@ -67,65 +67,44 @@ class FLAIR(Method):
         if self.repel > 0 and self.attract <= self.repel and self.separation == "negative":
             raise ConfigError(
                 f"repel = {self.repel} with attract = {self.attract}: features would run away without bound; "
-                "expected repel < attract, or separation = hinge"
+                "expected repel < attract, or separation = hinge",
+                key="repel",
             )
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        upload = {"cvae": Combine.MEAN}
+        upload = {"cvae": Upload(Combine.MEAN, Role.GENERATOR)}
         adam: dict[str, Any] = {"optimizer": "adam", "lr": self.cvae_lr, "lr_decay": 0.0, "weight_decay": 0.0}
-        first = (Phase("init", self.init_epochs, upload, Cohort.ALL, training=adam),) if clock.first else ()
-        train = Phase("train", clock.epochs, NOTHING, keeps_state=True)
-        return (*first, train, Phase("cvae", clock.epochs, upload, keeps_state=True, training=adam))
+        first = Phase("init", Autoencoder(self), self.init_epochs, upload, Cohort.ALL, weight=EQUAL, training=adam)
+        train = Phase("train", self, clock.epochs, NOTHING, keeps_state=True, weight=EQUAL)
+        cvae = Phase("cvae", Autoencoder(self, self.outer), clock.epochs, upload, weight=EQUAL, training=adam)
+        return (first, train, cvae) if clock.first else (train, cvae)
 
     def server_init(self, setup: Setup) -> Tree:
-        return {"cvae": self._cvae(vector_width(setup.net, setup.shape, self.name), setup).model()}
+        return {"cvae": self.cvae(vector_width(setup.net, setup.shape, self.name), setup).model()}
 
     def client_init(self, setup: Setup) -> Tree:
         return {"model": setup.net.model()}
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        # In phase `cvae` clients still hold what they received for `train`.
-        return {} if phase.name == "cvae" else {"cvae": server["cvae"]}
+    def broadcast(self, server: Tree) -> Tree:
+        return {"cvae": server["cvae"]}
 
     def begin(self, ctx: Context) -> Tree:
-        if ctx.phase.name == "train":
-            return tree.clone(ctx.state["model"])
-        return tree.clone(ctx.shared["cvae"] if ctx.phase.name == "init" else ctx.state["cvae"])
+        return tree.clone(ctx.state["model"])
 
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        code = self._widths(vector_width(ctx.net, ctx.shape, self.name))[1]
-        if ctx.phase.name != "train":
-            return {"noise": draws.normal(size, code)}
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        code = self.code_length(ctx)
         return {
-            "own": draws.normal(size, code),
-            "other": draws.normal(size, code),
-            "step": 1 + draws.integers(ctx.task.classes - 1, size),
+            "own": random.normal(size, code),
+            "other": random.normal(size, code),
+            "step": 1 + random.integers(ctx.task.classes - 1, size),
         }
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        return (self._classifier_loss if ctx.phase.name == "train" else self._cvae_loss)(work, ctx, batch)
-
-    def end(self, work: Tree, ctx: Context) -> Report:
-        if ctx.phase.name == "train":
-            return Report({}, {"model": work, "cvae": ctx.shared["cvae"]}, 1.0)
-        return Report({"cvae": work}, {"model": ctx.state["model"]} if ctx.phase.keeps_state else {}, 1.0)
-
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
-        if phase.name == "train":
-            return server
-        step = self.outer if phase.name == "cvae" else 1.0
-        return {"cvae": tree.map(lambda old, new: torch.lerp(old, new, step), server["cvae"], combined.values["cvae"])}
-
-    def predictor(self, server: Tree, state: Tree) -> Tree:
-        model: Tree = state["model"]
-        return model
-
-    def _classifier_loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
         cut, weight = ctx.net.penultimate, min(1.0, (ctx.clock.round + 1) / self.ramp) if self.ramp else 1.0
         features = ctx.net.apply(work, batch.x, stop=cut)
-        label = (batch.y + batch.draw["step"]) % ctx.task.classes
-        alike = self._generated(batch.draw["own"], batch.y, ctx, features.shape[1])
-        unlike = self._generated(batch.draw["other"], label, ctx, features.shape[1])
+        label = (batch.y + batch.drawn["step"]) % ctx.task.classes
+        alike = self._generated(batch.drawn["own"], batch.y, ctx, features.shape[1])
+        unlike = self._generated(batch.drawn["other"], label, ctx, features.shape[1])
         distance = (features - unlike).square().mean(1)
         push = -distance if self.separation == "negative" else (self.margin - distance).clamp(min=0)
         return {
@@ -135,23 +114,56 @@ class FLAIR(Method):
             "synthetic": weight * self.synthetic * ctx.task.loss(ctx.net.apply(work, unlike, start=cut), label),
         }
 
-    def _cvae_loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        f = ctx.net.apply(ctx.state["model"], batch.x, stop=ctx.net.penultimate, train=False)
-        label, net = one_hot(batch.y, ctx.task.classes), self._cvae(f.shape[1], ctx)
-        train = self.norm == "layer" or len(f) > 1
-        mean, log_variance = encode(net, work, torch.cat([f, label], 1), train=train)
-        code = sample(mean, log_variance, batch.draw["noise"])
-        again = decode(net, work, torch.cat([code, label], 1), train=train)
-        weight = self.kl or 2 / f.shape[1]
-        return {"reconstruct": (f - again).square().mean(), "kl": weight * gaussian_kl(mean, log_variance).mean()}
+    def end(self, work: Tree, ctx: Context) -> Report:
+        return Report({}, {"model": work}, 1.0)
+
+    def predictor(self, server: Tree, state: Tree) -> Tree:
+        model: Tree = state["model"]
+        return model
 
     def _generated(self, code: Tensor, label: Tensor, ctx: Context, width: int) -> Tensor:
         conditioned = torch.cat([code, one_hot(label, ctx.task.classes)], 1)
-        return decode(self._cvae(width, ctx), ctx.shared["cvae"], conditioned, train=False)
+        return decode(self.cvae(width, ctx), ctx.shared["cvae"], conditioned, train=False)
+
+    def code_length(self, ctx: Context) -> int:
+        return self._widths(vector_width(ctx.net, ctx.shape, self.name))[1]
 
     def _widths(self, features: int) -> tuple[int, int]:
         hidden, latent = (256, 64) if features >= 256 else (64, 16)
         return self.hidden or hidden, self.latent or latent
 
-    def _cvae(self, features: int, known: Setup | Context) -> Network:
+    def cvae(self, features: int, known: Setup | Context) -> Network:
         return cvae(features, known.task.classes, *self._widths(features), self.norm, known.plan.seed, known.dtype)
+
+
+@dataclass(frozen=True)
+class Autoencoder(Part[FLAIR]):
+    """Clients train the CVAE on features of their classifiers; the server moves `step` of the way to the mean."""
+
+    step: float = 1.0
+
+    def broadcast(self, server: Tree) -> Tree:
+        return self.method.broadcast(server)
+
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        return {"noise": random.normal(size, self.method.code_length(ctx))}
+
+    def begin(self, ctx: Context) -> Tree:
+        return tree.clone(ctx.shared["cvae"])
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        f = ctx.net.apply(ctx.state["model"], batch.x, stop=ctx.net.penultimate, train=False)
+        label, net = one_hot(batch.y, ctx.task.classes), self.method.cvae(f.shape[1], ctx)
+        train = self.method.norm == "layer" or len(f) > 1
+        mean, log_variance = encode(net, work, torch.cat([f, label], 1), train=train)
+        code = sample(mean, log_variance, batch.drawn["noise"])
+        again = decode(net, work, torch.cat([code, label], 1), train=train)
+        weight = self.method.kl or 2 / f.shape[1]
+        return {"reconstruct": (f - again).square().mean(), "kl": weight * gaussian_kl(mean, log_variance).mean()}
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        return Report({"cvae": work}, {}, 1.0)
+
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
+        mean = combined.values["cvae"]
+        return {"cvae": tree.map(lambda old, new: torch.lerp(old, new, self.step), server["cvae"], mean)}

@@ -6,12 +6,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from fewfed.buffer import with_history
 from fewfed.losses import dependence, kl_divergence, mix, one_hot, soft_cross_entropy
-from fewfed.method import Batch, Combined, Context, Report, Setup
+from fewfed.method import Batch, Combined, Context, Part, Report, Setup
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import Clock, Combine, Phase
-from fewfed.plan import Draws
+from fewfed.methods.parts.buffer import fixed_rows, model_and_buffer, with_history
+from fewfed.phase import Clock, Phase, Role, shared_rows
+from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -30,6 +30,7 @@ class FLea(FedAvg):
     family = "feature sharing"
     paper = "Xia et al., FLea: Addressing Data Scarcity and Label Skew in Federated Learning, KDD 2024"
     observed = frozenset({"correlation"})
+    mixes = ("row", "lam")
     needs_classes = True
     neutral = MappingProxyType({"share": 0.0, "distil": 0.0, "decorrelate": 0.0})
 
@@ -49,28 +50,27 @@ class FLea(FedAvg):
         setup.net.position(self.cut or setup.net.cut)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs), Phase("share", 0, {"features": Combine.CONCAT, "labels": Combine.CONCAT}))
+        rows = shared_rows(self.share, features=Role.FEATURES, labels=Role.LABELS)
+        return (Phase("train", self, clock.epochs), Phase("share", Share(self), uploads=rows))
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        buffer = phase.name == "train" and len(server.get("labels", ())) > 0
-        return {name: server[name] for name in ("model", *(("features", "labels") if buffer else ()))}
+    def broadcast(self, server: Tree) -> Tree:
+        return model_and_buffer(server, ("features", "labels"))
 
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
         if (count := len(ctx.shared.get("labels", ()))) == 0:
             return {}
-        row = draws.cycle(count, size) if self.pairing == "cycle" else draws.loader(count, ctx.plan.batch)[:size]
-        return {"row": row, "lam": draws.beta(self.beta, len(row))}
+        row = random.cycle(count, size) if self.pairing == "cycle" else random.loader(count, ctx.plan.batch)[:size]
+        return {"row": row, "lam": random.beta(self.beta, len(row))}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
         cut = ctx.net.position(self.cut or ctx.net.cut)
         features, target = ctx.net.apply(work, batch.x, stop=cut), one_hot(batch.y, ctx.task.classes)
         relation = dependence(batch.x, features, self.decorrelation, self.power)
-        if batch.draw and self.bn_refresh:
+        if batch.drawn and self.bn_refresh:
             ctx.net.apply(work, features.detach(), start=cut)
-        if batch.draw:
-            features, target = self.mixed(features, target, ctx, batch)
-        seen, start = (features.detach(), cut) if batch.draw else (batch.x, 0)
-        student = ctx.net.apply(work, features, start=cut)
+        mixed, target = self.mixed(features, target, ctx, batch) if batch.drawn else (features, target)
+        seen, start = (mixed.detach(), cut) if batch.drawn else (batch.x, 0)
+        student = ctx.net.apply(work, mixed, start=cut)
         terms = {"task": soft_cross_entropy(student, target), "decorrelate": self.decorrelate * relation}
         if self.distil:
             teacher = ctx.net.apply(ctx.shared["model"], seen, start=start, train=False)
@@ -79,21 +79,21 @@ class FLea(FedAvg):
         return {**terms, "correlation": relation.detach()}
 
     def mixed(self, features: Tensor, target: Tensor, ctx: Context, batch: Batch) -> tuple[Tensor, Tensor]:
-        row, lam = batch.draw["row"], batch.draw["lam"]
+        row, lam = batch.drawn["row"], batch.drawn["lam"]
         theirs = one_hot(ctx.shared["labels"][row], ctx.task.classes)
         return mix(lam, features[: len(row)], ctx.shared["features"][row]), mix(lam, target[: len(row)], theirs)
 
+    def chosen_rows(self, ctx: Context) -> Tensor:
+        return fixed_rows(ctx, self.share)
+
+
+class Share(Part[FLea]):
+    """After averaging, the round's clients upload features of their chosen rows: the next round's buffer."""
+
     def end(self, work: Tree, ctx: Context) -> Report:
-        if ctx.phase.name == "train":
-            return super().end(work, ctx)
-        rows = ctx.data.rows(self.shared_rows(ctx))
-        features = ctx.net.apply(work, rows.x, stop=ctx.net.position(self.cut or ctx.net.cut), train=False)
+        rows, cut = ctx.data.rows(self.method.chosen_rows(ctx)), ctx.net.position(self.method.cut or ctx.net.cut)
+        features = ctx.net.apply(work, rows.x, stop=cut, train=False)
         return Report({"features": features, "labels": rows.y}, {}, float(ctx.size))
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
-        after = super().absorb(server, phase, combined)
-        return with_history(server, after, ("features", "labels"), self.history) if phase.name == "share" else after
-
-    def shared_rows(self, ctx: Context) -> Tensor:
-        count = max(1, int(self.share * ctx.size)) if self.share else 0
-        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=False)
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
+        return with_history(server, super().absorb(server, combined), ("features", "labels"), self.method.history)

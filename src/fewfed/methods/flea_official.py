@@ -48,7 +48,7 @@ class FLeaOfficial(FLea):
     )
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", (3 if clock.first else 1) * clock.epochs), super().phases(clock)[1])
+        return (Phase("train", self, (3 if clock.first else 1) * clock.epochs), super().phases(clock)[1])
 
     def weight_at(self, round: int) -> float:
         """lambda2 of a round counted from 0: 3, 2.9, ... 1.1, then 1."""
@@ -64,15 +64,15 @@ class FLeaOfficial(FLea):
             "decorrelate": self.weight_at(ctx.clock.round) * relation,
             "correlation": relation.detach(),
         }
-        if not batch.draw:
+        if not batch.drawn:
             return {**terms, "distil": 0.5 * self.distil * self._divergence(output, batch.x, ctx, 0)}
         mixed, target = self.mixed(features, one_hot(batch.y, ctx.task.classes), ctx, batch)
-        others = ctx.shared["features"][batch.draw["row"]]
+        others = ctx.shared["features"][batch.drawn["row"]]
         mixture = soft_cross_entropy(ctx.net.apply(work, mixed, start=cut), target)
         distil = self._divergence(ctx.net.apply(work, others, start=cut), others, ctx, cut)
         return {**terms, "mixed": mixture, "distil": self.distil * distil}
 
-    def shared_rows(self, ctx: Context) -> Tensor:
+    def chosen_rows(self, ctx: Context) -> Tensor:
         count = math.floor(self.share * ctx.size)
         return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=True)
 

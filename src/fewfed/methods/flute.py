@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.errors import ConfigError
-from fewfed.method import Batch, Combined, Context, Method, Preset, Report, Setup
+from fewfed.method import Batch, Combined, Context, Method, Part, Preset, Report, Setup
 from fewfed.network import Network
-from fewfed.phase import NOTHING, Clock, Combine, Phase
+from fewfed.phase import NOTHING, Clock, Combine, Phase, Role, Upload
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -62,10 +62,11 @@ class FLUTE(Method):
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         joint = min(self.joint_epochs, clock.epochs)
-        heads = {"head": Combine.KEEP, "present": Combine.KEEP} if self.server_lr else {}
+        heads = {"head": Upload(Combine.KEEP, Role.MODEL), "present": Upload(Combine.KEEP, Role.COUNTS)}
+        uploads = {"representation": Upload(Combine.MEAN, Role.MODEL), **(heads if self.server_lr else {})}
         return (
-            Phase("head", clock.epochs - joint, NOTHING, keeps_state=True),
-            Phase("joint", joint, {"representation": Combine.MEAN, **heads}, keeps_state=True),
+            Phase("head", HeadAlone(self), clock.epochs - joint, NOTHING, keeps_state=True),
+            Phase("joint", self, joint, uploads, keeps_state=True),
         )
 
     def server_init(self, setup: Setup) -> Tree:
@@ -74,41 +75,32 @@ class FLUTE(Method):
     def client_init(self, setup: Setup) -> Tree:
         return {"head": _split(setup.net.model(), setup.net)[1]}
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        # In phase `joint` clients still hold what they received for `head`.
-        return {"representation": server["representation"]} if phase.name == "head" else {}
-
-    def personal(self, server: Tree, phase: Phase, client: int) -> Tree:
-        heads = server.get("heads", {})
-        return {"head": heads[str(client)]} if str(client) in heads and phase.name == "head" else {}
+    def broadcast(self, server: Tree) -> Tree:
+        return {"representation": server["representation"]}
 
     def begin(self, ctx: Context) -> Tree:
-        if ctx.phase.name == "head":
-            return {"params": tree.clone(ctx.personal.get("head") or ctx.state["head"]), "buffers": {}}
-        return tree.clone(_joined(ctx.state["representation"], ctx.state["head"]))
+        return tree.clone(_joined(ctx.shared["representation"], ctx.state["head"]))
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        joint, cut = ctx.phase.name == "joint", ctx.net.penultimate
-        features = ctx.net.apply(work if joint else ctx.shared["representation"], batch.x, stop=cut, train=joint)
+        features = ctx.net.apply(work, batch.x, stop=ctx.net.penultimate)
+        decay = {"feature_decay": self.feature_decay * features.square().sum()}
+        return {**self.head_terms(work, ctx, features, batch), **decay}
+
+    def head_terms(self, work: Tree, ctx: Context, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The loss as far as it depends on the head."""
         weight = work["params"][_weight(ctx.net)]
-        terms = {
-            "task": ctx.task.loss(ctx.net.apply(work, features, start=cut), batch.y),
+        return {
+            "task": ctx.task.loss(ctx.net.apply(work, features, start=ctx.net.penultimate), batch.y),
             "collapse": self.collapse * distance_to_simplex(weight, (ctx.counts > 0).to(weight)),
             "head_decay": self.head_decay * weight.square().sum(),
         }
-        return {**terms, "feature_decay": self.feature_decay * features.square().sum()} if joint else terms
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        if ctx.phase.name == "head":
-            state = {"head": work["params"], "representation": ctx.shared["representation"]}
-            return Report({}, state, float(ctx.size))
         representation, head = _split(work, ctx.net)
         seen = {"head": head, "present": (ctx.counts > 0).float()} if self.server_lr else {}
         return Report({"representation": representation, **seen}, {"head": head}, float(ctx.size))
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
-        if phase.name == "head":
-            return server
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
         heads, present = combined.values.get("head", {}), combined.values.get("present", {})
         moved = {client: self._moved(head, present[client], len(heads)) for client, head in heads.items()}
         return {"representation": combined.values["representation"], "heads": {**server.get("heads", {}), **moved}}
@@ -120,6 +112,27 @@ class FLUTE(Method):
         name = next(name for name in head if name.endswith(".weight"))
         slope = torch.func.grad(distance_to_simplex)(head[name], present)
         return {**head, name: head[name] - self.server_lr * self.collapse / clients * slope}
+
+
+class HeadAlone(Part[FLUTE]):
+    """Clients train their heads on the representation they received."""
+
+    def broadcast(self, server: Tree) -> Tree:
+        return self.method.broadcast(server)
+
+    def personal(self, server: Tree, client: int) -> Tree:
+        heads = server.get("heads", {})
+        return {"head": heads[str(client)]} if str(client) in heads else {}
+
+    def begin(self, ctx: Context) -> Tree:
+        return {"params": tree.clone(ctx.personal.get("head") or ctx.state["head"]), "buffers": {}}
+
+    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
+        features = ctx.net.apply(ctx.shared["representation"], batch.x, stop=ctx.net.penultimate, train=False)
+        return self.method.head_terms(work, ctx, features, batch)
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        return Report({}, {"head": work["params"]}, float(ctx.size))
 
 
 def distance_to_simplex(weight: Tensor, present: Tensor) -> Tensor:

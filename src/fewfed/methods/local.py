@@ -20,12 +20,12 @@ class Local(FedAvg):
     neutral = None
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, NOTHING, keeps_state=True),)
+        return (Phase("train", self, clock.epochs, NOTHING, keeps_state=True),)
 
     def client_init(self, setup: Setup) -> Tree:
         return {"model": setup.net.model()}
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
+    def broadcast(self, server: Tree) -> Tree:
         return {}
 
     def begin(self, ctx: Context) -> Tree:

@@ -7,13 +7,13 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from fewfed.augmentation import LabelMixing, with_mixed_labels
 from fewfed.losses import mix
 from fewfed.method import Batch, Context, Setup
+from fewfed.methods.parts.augmentation import LabelMixing, with_mixed_labels
+from fewfed.methods.parts.statistics import partners
 from fewfed.network import Network
-from fewfed.plan import Draws
+from fewfed.plan import Random
 from fewfed.settings import setting
-from fewfed.statistics import partners
 from fewfed.tree import Tree
 
 INPUT = "(input)"
@@ -39,12 +39,12 @@ class ManifoldMixUp(LabelMixing):
         for stage in self.stages:
             setup.net.position(stage)
 
-    def own_draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
+    def own_draw(self, random: Random, ctx: Context, size: int) -> Tree:
         places = self._places(ctx.net)
-        lam = draws.beta(self.alpha, 1)[0] if self.alpha else torch.ones(())
-        drawn = draws.integers(len(places), 1)[0]
+        lam = random.beta(self.alpha, 1)[0] if self.alpha else torch.ones(())
+        drawn = random.integers(len(places), 1)[0]
         at = {place: torch.where(drawn == number, lam, 1.0) for number, place in enumerate(places)}
-        return {"order": draws.permutation(size), "lam": lam, "at": at}
+        return {"order": random.permutation(size), "lam": lam, "at": at}
 
     def augmented(self, own: Tree, ctx: Context, batch: Batch) -> tuple[Context, Batch]:
         def tap(stage: str, x: Tensor) -> Tensor:

@@ -7,14 +7,14 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from fewfed.augmentation import Augmentation
 from fewfed.errors import ConfigError
 from fewfed.losses import mix
 from fewfed.method import Batch, Context, Setup
+from fewfed.methods.parts.augmentation import Augmentation
+from fewfed.methods.parts.statistics import channel_moments, has_positions, partners, spatial_stages
 from fewfed.network import Network
-from fewfed.plan import Draws
+from fewfed.plan import Random
 from fewfed.settings import setting
-from fewfed.statistics import channel_moments, has_positions, partners, spatial_stages
 from fewfed.tree import Tree
 
 
@@ -45,12 +45,12 @@ class MixStyle(Augmentation):
                 "expected a convolutional network, or stages named with --set stages=..."
             )
 
-    def own_draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
+    def own_draw(self, random: Random, ctx: Context, size: int) -> Tree:
         return {
             stage: {
-                "on": draws.uniform(1)[0] < self.p,
-                "order": draws.permutation(size),
-                "lam": draws.beta(self.alpha, size),
+                "on": random.uniform(1)[0] < self.p,
+                "order": random.permutation(size),
+                "lam": random.beta(self.alpha, size),
             }
             for stage in self._stages(ctx.net, ctx.shape)
         }

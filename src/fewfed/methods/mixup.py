@@ -5,10 +5,10 @@ from types import MappingProxyType
 
 import torch
 
-from fewfed.augmentation import LabelMixing, with_mixed_labels
 from fewfed.losses import mix
 from fewfed.method import Batch, Context
-from fewfed.plan import Draws
+from fewfed.methods.parts.augmentation import LabelMixing, with_mixed_labels
+from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -27,8 +27,11 @@ class MixUp(LabelMixing):
 
     alpha: float = setting(0.2, "lam ~ Beta(alpha, alpha); 1.0 for CIFAR; 0 = no mixing", ge=0)
 
-    def own_draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        return {"order": draws.permutation(size), "lam": draws.beta(self.alpha, 1)[0] if self.alpha else torch.ones(())}
+    def own_draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        return {
+            "order": random.permutation(size),
+            "lam": random.beta(self.alpha, 1)[0] if self.alpha else torch.ones(()),
+        }
 
     def augmented(self, own: Tree, ctx: Context, batch: Batch) -> tuple[Context, Batch]:
         x = mix(own["lam"], batch.x, batch.x[own["order"]])

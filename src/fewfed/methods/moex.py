@@ -7,11 +7,11 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from fewfed.augmentation import LabelMixing, with_mixed_labels
 from fewfed.method import Batch, Context, Preset, Setup
-from fewfed.plan import Draws
+from fewfed.methods.parts.augmentation import LabelMixing, with_mixed_labels
+from fewfed.methods.parts.statistics import partners
+from fewfed.plan import Random
 from fewfed.settings import setting
-from fewfed.statistics import partners
 from fewfed.tree import Tree
 
 EPS = 1e-5
@@ -45,8 +45,8 @@ class MoEx(LabelMixing):
         if self.stage:
             setup.net.position(self.stage)
 
-    def own_draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        return {"order": draws.permutation(size), "on": draws.uniform(1)[0] < self.q}
+    def own_draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        return {"order": random.permutation(size), "on": random.uniform(1)[0] < self.q}
 
     def augmented(self, own: Tree, ctx: Context, batch: Batch) -> tuple[Context, Batch]:
         place = self.stage or ctx.net.stages[0]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fewfed.losses_features import contrast, flat_features
+from fewfed.losses.features import contrast, flat_features
 from fewfed.method import Batch, Context, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.network import Activation
@@ -40,7 +40,7 @@ class Moon(FedAvg):
     head: Literal["none", "projection"] = setting("none", "what is contrasted: features, or a projection of them")
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, keeps_state=True),)
+        return (Phase("train", self, clock.epochs, keeps_state=True),)
 
     def server_init(self, setup: Setup) -> Tree:
         return self.client_init(setup)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fewfed import methods as package
+from fewfed.changed import hint, refuse_old_functions
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.method import Method, Preset
 from fewfed.settings import make
@@ -62,7 +63,7 @@ def choose(spec: str, values: Mapping[str, Any] | None = None) -> Chosen:
     cls = _from_file(name) if from_file else _lookup(name)
     known = ("paper", *cls.presets) if from_file else presets_of(name)
     if preset and preset not in known:
-        raise ConfigError(did_you_mean(f"preset of method '{cls.name}'", preset, known))
+        raise ConfigError(did_you_mean(f"preset of method '{cls.name}'", preset, known), key="method", value=spec)
     if not from_file and (name, preset) in _found():
         cls = _found()[name, preset]
     chosen = cls.presets.get(preset, Preset())
@@ -79,7 +80,7 @@ def _wrap(outer: str, inner: str, values: dict[str, Any]) -> Chosen:
     name = outer.split(":")[0]
     field = wrapped_field(_lookup(name))
     if field is None:
-        raise ConfigError(f"method '{name}' wraps nothing: write '{name}' without brackets")
+        raise ConfigError(f"method '{name}' wraps nothing: write '{name}' without brackets", key="method")
     prefix = f"{field}."
     inside = choose(inner, {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)})
     own = {k: v for k, v in values.items() if not k.startswith(prefix)}
@@ -91,7 +92,7 @@ def _wrap(outer: str, inner: str, values: dict[str, Any]) -> Chosen:
 def _lookup(name: str) -> type[Method]:
     known = registered()
     if name not in known:
-        raise ConfigError(did_you_mean("method", name, known))
+        raise ConfigError(did_you_mean("method", name, known), key="method", value=name)
     return known[name]
 
 
@@ -109,10 +110,13 @@ def _from_file(path: str) -> type[Method]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ConfigError(f"method file '{path}' cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"method file '{path}' cannot be loaded: {type(error).__name__}: {error}{hint(error)}"
+        ) from error
     found = _methods_in(module)
     if len(found) != 1:
         raise ConfigError(f"'{path}' defines {len(found)} methods: expected one subclass of Method with a name")
+    refuse_old_functions(found[0], path)
     return found[0]
 
 

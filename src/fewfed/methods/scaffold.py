@@ -9,8 +9,8 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.method import Batch, Combined, Context, Report, Setup
 from fewfed.methods.fedavg import FedAvg
-from fewfed.phase import Clock, Combine, Phase
-from fewfed.server_optim import step_towards
+from fewfed.methods.parts.server_optim import step_towards
+from fewfed.phase import EQUAL, MODEL, Clock, Combine, Phase, Role, Upload
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -35,8 +35,8 @@ class Scaffold(FedAvg):
     server_lr: float = setting(1.0, "eta_g, the server's step; authors 1", gt=0)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        uploads = {"model": Combine.MEAN, "control_change": Combine.SUM}
-        return (Phase("train", clock.epochs, uploads, keeps_state=True),)
+        uploads = {**MODEL, "control_change": Upload(Combine.SUM, Role.CONTROL)}
+        return (Phase("train", self, clock.epochs, uploads, keeps_state=True, weight=EQUAL),)
 
     def server_init(self, setup: Setup) -> Tree:
         clients = torch.tensor(float(setup.clients), dtype=setup.dtype)
@@ -45,7 +45,7 @@ class Scaffold(FedAvg):
     def client_init(self, setup: Setup) -> Tree:
         return {"control": tree.zeros_like(setup.net.model()["params"])}
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
+    def broadcast(self, server: Tree) -> Tree:
         return {name: server[name] for name in ("model", "control")}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
@@ -58,7 +58,7 @@ class Scaffold(FedAvg):
         upload = {**super().end(work, ctx).upload, "control_change": change}
         return Report(upload, {"control": tree.add(ctx.state["control"], change)}, 1.0)
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
         mean, change = combined.values["model"], combined.values["control_change"]
         params = step_towards(server["model"]["params"], mean["params"], self.server_lr)
         control = tree.add(server["control"], tree.scale(change, 1 / server["clients"]))

@@ -5,26 +5,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from fewfed import tree
-from fewfed.data.examples import Examples
 from fewfed.errors import ConfigError, RunError
-from fewfed.method import Batch, Combined, Context, Differentiate, Report, Setup
-from fewfed.pairing import Pairing, pair
-from fewfed.phase import Clock, Cohort, Combine, Phase
-from fewfed.plan import Draws
+from fewfed.method import Combined, Context, Report, Setup
+from fewfed.methods.parts.pairing import Pairing, pair
+from fewfed.phase import Clock, Cohort, Combine, Phase, Role, Upload, Weight
+from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
-from fewfed.wrapper import Wrapper
-
-
-@dataclass(frozen=True, kw_only=True)
-class Leg(Phase):
-    """One of the two halves of the wrapped method's training phase."""
-
-    of: Phase
-    second: bool
+from fewfed.wrapper import Around, Wrapper
 
 
 @dataclass(frozen=True)
@@ -70,117 +60,92 @@ and Scarcity in Federated Learning, 2023"
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         if clock.epochs < 2:
             raise ConfigError("method 'sem' trains on two clients in turn: expected epochs of at least 2")
-        return tuple(part for phase in self.inner.phases(clock) for part in (_legs(phase) if phase.epochs else [phase]))
+        inner = self.inner.phases(clock)
+        return tuple(part for phase in inner for part in (self._legs(phase) if phase.epochs else [self.around(phase)]))
 
-    def server_init(self, setup: Setup) -> Tree:
-        pairings = {"seed": torch.tensor(setup.plan.seed), "drawn": torch.tensor(0)}
-        return {**super().server_init(setup), "sem": pairings}
+    def own_init(self, setup: Setup) -> Tree:
+        return {"seed": torch.tensor(setup.plan.seed), "drawn": torch.tensor(0)}
 
-    def broadcast(self, server: Tree, phase: Phase) -> Tree:
-        shared = super().broadcast(server, _original(phase))
-        if isinstance(phase, Leg) and phase.second and self.anchor == "received":
-            return {name: part for name, part in shared.items() if name != "model"}
-        return shared
+    def _legs(self, phase: Phase) -> list[Phase]:
+        handed_on = {"model": Upload(Combine.KEEP, Role.MODEL), "weight": Upload(Combine.KEEP, Role.COUNTS)}
+        first = dataclasses.replace(
+            phase,
+            name=f"{phase.name}-leg1",
+            does=FirstLeg(self, phase),
+            epochs=phase.epochs - phase.epochs // 2,
+            uploads=handed_on,
+            relayed=frozenset(handed_on),
+            keeps_state=True,
+        )
+        second = dataclasses.replace(
+            phase,
+            name=f"{phase.name}-leg2",
+            does=SecondLeg(self, phase),
+            epochs=phase.epochs // 2,
+            keeps_state=True,
+            weight=Weight(2 * phase.weight.per_row, 2 * phase.weight.beside),
+        )
+        return [first, second]
 
-    def personal(self, server: Tree, phase: Phase, client: int) -> Tree:
-        own = super().personal(server, _original(phase), client)
-        if isinstance(phase, Leg) and phase.second:
-            return {**own, "sem": server["sem"]["received"].get(str(client), {})}
-        return own
 
-    def data(self, ctx: Context) -> Examples:
-        return super().data(self._inside(ctx))
-
-    def draw(self, draws: Draws, ctx: Context, size: int) -> Tree:
-        return super().draw(draws, self._inside(ctx), size)
-
-    def begin(self, ctx: Context) -> Tree:
-        if not (isinstance(ctx.phase, Leg) and ctx.phase.second):
-            return super().begin(self._inside(ctx))
-        return tree.clone({**ctx.state["sem"]["work"], **_received(ctx)})
-
-    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        return super().loss(work, self._inside(ctx), batch)
-
-    def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
-        return super().gradient(differentiate, work, self._inside(ctx), batch)
+class FirstLeg(Around[Sem]):
+    """Each client trains the global model and hands it in, with its weight, for a partner."""
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        inside = self._inside(ctx)
-        if not isinstance(ctx.phase, Leg):
-            return super().end(work, inside)
-        if not ctx.phase.second:
-            return self._pass_on(work, ctx, super().end(work, inside).weight)
-        before = ctx.state["sem"]
-        received = _received(ctx)
-        start = {**received, "params": {**received["params"], **_sum(received["params"], before["moved"])}}
-        both = dataclasses.replace(
-            inside, shared={**inside.shared, "model": start}, steps=ctx.steps + int(before["steps"])
-        )
-        report = super().end(work, both)
-        return report._replace(weight=report.weight + float(ctx.personal["sem"]["weight"]))
+        weight = super().end(work, ctx).weight
+        start = ctx.shared["model"]["params"]
+        moved = {name: leaf - work["params"][name] for name, leaf in start.items()}
+        rest = {name: part for name, part in work.items() if name not in ("params", "buffers")}
+        model = {"params": work["params"], "buffers": work["buffers"]}
+        own = {"work": rest, "moved": moved, "steps": torch.tensor(ctx.steps)}
+        upload = {"model": model, "weight": torch.tensor(weight, dtype=torch.float64)}
+        return Report(upload, {"inner": ctx.state["inner"], "own": own}, weight)
 
-    def absorb(self, server: Tree, phase: Phase, combined: Combined) -> Tree:
-        if not isinstance(phase, Leg):
-            return super().absorb(server, phase, combined)
-        pairings = server["sem"]
-        if phase.second:
-            after = super().absorb(server, phase.of, combined)
-            return {**after, "sem": {name: pairings[name] for name in ("seed", "drawn")}}
-        draws = Draws(int(pairings["seed"]), "sem", int(pairings["drawn"]))
-        partner = pair(self.pairing, combined.clients, draws)
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
+        own = server["own"]
+        partner = pair(self.wrapper.pairing, combined.clients, Random(int(own["seed"]), "sem", int(own["drawn"])))
         received = {
             str(receiver): {name: combined.values[name][str(sender)] for name in ("model", "weight")}
             for sender, receiver in partner.items()
         }
-        return {**server, "sem": {**pairings, "drawn": pairings["drawn"] + 1, "received": received}}
+        return {**server, "own": {**own, "drawn": own["drawn"] + 1, "received": received}}
 
-    def _inside(self, ctx: Context) -> Context:
-        """What the wrapped method sees: its own phase and state, and in leg 2 the anchor as the broadcast model."""
-        if not isinstance(ctx.phase, Leg):
-            return ctx
-        shared = ctx.shared
-        if ctx.phase.second and self.anchor == "received":
-            shared = {**shared, "model": _received(ctx)}
-        return dataclasses.replace(
-            ctx, phase=ctx.phase.of, shared=shared, personal=_without_own(ctx.personal), state=_without_own(ctx.state)
+
+class SecondLeg(Around[Sem]):
+    """Each client trains the model it received from its partner, and uploads it with the weight of both."""
+
+    def inside(self, ctx: Context) -> Context:
+        """The model that was received stands for the broadcast one, unless the anchor is the global one."""
+        inner = super().inside(ctx)
+        if self.wrapper.anchor == "global":
+            return inner
+        return dataclasses.replace(inner, shared={**inner.shared, "model": _received(ctx)})
+
+    def broadcast(self, server: Tree) -> Tree:
+        shared = super().broadcast(server)
+        needs_global = self.wrapper.anchor == "global"
+        return {name: part for name, part in shared.items() if needs_global or name != "model"}
+
+    def personal(self, server: Tree, client: int) -> Tree:
+        return {**super().personal(server, client), "sem": server["own"]["received"].get(str(client), {})}
+
+    def begin(self, ctx: Context) -> Tree:
+        return tree.clone({**ctx.state["own"]["work"], **_received(ctx)})
+
+    def end(self, work: Tree, ctx: Context) -> Report:
+        before, received, inside = ctx.state["own"], _received(ctx), self.inside(ctx)
+        there = {name: received["params"][name] + change for name, change in before["moved"].items()}
+        start = {**received, "params": {**received["params"], **there}}
+        both = ctx.steps + int(before["steps"])
+        report = self.phase.does.end(
+            work, dataclasses.replace(inside, shared={**inside.shared, "model": start}, steps=both)
         )
+        weight = report.weight + float(ctx.personal["sem"]["weight"])
+        return report._replace(state=self.remembered(report, ctx, {}), weight=weight)
 
-    def _pass_on(self, work: Tree, ctx: Context, weight: float) -> Report:
-        start = ctx.shared["model"]["params"]
-        moved = {name: leaf - work["params"][name] for name, leaf in start.items()}
-        rest = {name: part for name, part in work.items() if name not in ("params", "buffers")}
-        upload = {
-            "model": {"params": work["params"], "buffers": work["buffers"]},
-            "weight": torch.tensor(weight, dtype=torch.float64),
-        }
-        memory = {"work": rest, "moved": moved, "steps": torch.tensor(ctx.steps)}
-        return Report(upload, {**ctx.state, "sem": memory}, weight)
-
-
-def _legs(phase: Phase) -> list[Phase]:
-    relay = {"model": Combine.KEEP, "weight": Combine.KEEP}
-    first, second = phase.epochs - phase.epochs // 2, phase.epochs // 2
-    return [
-        Leg(
-            name,
-            epochs,
-            uploads,
-            relayed=relayed,
-            keeps_state=True,
-            training=phase.training,
-            of=phase,
-            second=is_second,
-        )
-        for name, epochs, uploads, relayed, is_second in (
-            (f"{phase.name}-leg1", first, relay, frozenset(relay), False),
-            (f"{phase.name}-leg2", second, phase.uploads, frozenset[str](), True),
-        )
-    ]
-
-
-def _original(phase: Phase) -> Phase:
-    return phase.of if isinstance(phase, Leg) else phase
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
+        after = super().absorb(server, combined)
+        return {**after, "own": {name: after["own"][name] for name in ("seed", "drawn")}}
 
 
 def _received(ctx: Context) -> Tree:
@@ -188,11 +153,3 @@ def _received(ctx: Context) -> Tree:
         raise RunError("it sent no model in leg 1, so it has no partner in leg 2")
     model: Tree = ctx.personal["sem"]["model"]
     return model
-
-
-def _sum(received: Tree, moved: Tree) -> Tree:
-    return {name: received[name] + change for name, change in moved.items()}
-
-
-def _without_own(part: Tree) -> Tree:
-    return {name: value for name, value in part.items() if name != "sem"}

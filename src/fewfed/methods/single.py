@@ -17,4 +17,4 @@ class Single(FedAvg):
     neutral = None
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", clock.epochs, cohort=Cohort.UNION),)
+        return (Phase("train", self, clock.epochs, cohort=Cohort.UNION),)

@@ -86,7 +86,7 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> Network:
         return _NETWORKS[name].make(tuple(shape), classes)
 
 
-def default_for(data_name: str, shape: Shape, classes: int) -> str:
+def default_for(data_name: str, shape: Shape) -> str:
     """The network the papers use on this data; for other data, or other sizes of it, one that fits the shape."""
     papers = _OF_DATA.get(data_name)
     if papers is not None and _NETWORKS[papers].shapes.admits(shape):

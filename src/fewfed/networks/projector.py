@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fewfed.network import Network
 from fewfed.networks.shapes import Shape
-from fewfed.plan import Draws
+from fewfed.plan import Random
 
 
 @lru_cache(maxsize=16)
@@ -42,13 +42,13 @@ def projector(stage: str, inputs: int, widths: Shape) -> Network:
     return Network(stage, {stage: nn.Sequential(layers)})
 
 
-def projector_weights(stage: str, inputs: int, widths: Shape, draws: Draws) -> dict[str, Tensor]:
-    """First weights, uniform within ±1/√inputs of each layer as torch's own, from the plan's draws."""
+def projector_weights(stage: str, inputs: int, widths: Shape, random: Random) -> dict[str, Tensor]:
+    """First weights, uniform within ±1/√inputs of each layer as torch's own, from the plan's random."""
     weights = {}
     for number, (before, after) in enumerate(_pairs(inputs, widths), 1):
         bound = 1 / math.sqrt(before)
-        weights[f"{stage}.linear{number}.weight"] = (2 * draws.uniform(after, before) - 1) * bound
-        weights[f"{stage}.linear{number}.bias"] = (2 * draws.uniform(after) - 1) * bound
+        weights[f"{stage}.linear{number}.weight"] = (2 * random.uniform(after, before) - 1) * bound
+        weights[f"{stage}.linear{number}.bias"] = (2 * random.uniform(after) - 1) * bound
     return weights
 
 

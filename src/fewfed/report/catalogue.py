@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from fewfed.method import Method
 from fewfed.methods.registry import presets_of, registered, wrapped_field
-from fewfed.phase import Clock, Phase
+from fewfed.phase import Clock, Cohort, Phase, Upload
 from fewfed.settings import describe
 from fewfed.training import Training
 
@@ -72,11 +73,32 @@ def _phase(phase: Phase, when: str) -> dict[str, Any]:
         "when": when,
         "cohort": phase.cohort.value,
         "trains": phase.epochs > 0,
-        "uploads": {name: how.value for name, how in phase.uploads.items()},
-        "seen_raw": sorted(name for name, how in phase.uploads.items() if how.seen_raw),
+        "uploads": {name: _upload(upload) for name, upload in phase.uploads.items()},
+        "seen_raw": sorted(name for name, upload in phase.uploads.items() if upload.combine.seen_raw),
         "state": phase.keeps_state,
         "training": dict(phase.training),
     }
+
+
+def _upload(upload: Upload) -> dict[str, Any]:
+    return {"combine": upload.combine.value, "role": upload.role.value, "rows_per_row": upload.rows}
+
+
+def phase_text(phase: Mapping[str, Any]) -> str:
+    """What leaves a client in a phase, in a line."""
+    if phase["cohort"] == Cohort.UNION.value:
+        return f"{phase['name']}: all raw data, in one place"
+    if phase["cohort"] == Cohort.SERVER.value:
+        return f"{phase['name']}: nothing (runs on the server)"
+    sent = ", ".join(upload_text(name, upload) for name, upload in phase["uploads"].items()) or "nothing"
+    return f"{phase['name']}: {sent}" + ("" if phase["when"] == "every round" else f", {phase['when']}")
+
+
+def upload_text(name: str, upload: Mapping[str, Any]) -> str:
+    """An upload in a table: its name, what it is if that is something else, and how it is combined."""
+    role = "" if upload["role"] == name else f"{upload['role']}, "
+    rows = f", {upload['rows_per_row']:g} a row" if upload["rows_per_row"] else ""
+    return f"{name} ({role}{upload['combine']}{rows})"
 
 
 def fields_of(method: Method) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fewfed.errors import ConfigError
-from fewfed.folder import RunFolder
+from fewfed.runs.folder import RunFolder
 
 
 def accuracy_curve(folder: Path) -> tuple[list[int], list[float]]:

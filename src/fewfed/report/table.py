@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fewfed.results import Result
+from fewfed.runs.results import Result
 
 if TYPE_CHECKING:
     from rich.table import Table

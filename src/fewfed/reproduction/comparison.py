@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fewfed.folder import RunFolder
 from fewfed.report.curves import accuracy_curve
 from fewfed.report.table import Spread
 from fewfed.reproduction.coordinates import Coordinates, Value
 from fewfed.reproduction.curve import CurveCheck, check_curve
 from fewfed.reproduction.published import PublishedValue
 from fewfed.reproduction.study import Planned, Study
-from fewfed.results import Result
+from fewfed.runs.folder import RunFolder
+from fewfed.runs.results import Result
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fewfed.cells import Cell
 from fewfed.data.sources import available
 from fewfed.errors import RunError
-from fewfed.experiment import Resolved
-from fewfed.folder import CONFIG, RunFolder
 from fewfed.reproduction.study import Planned
+from fewfed.runs.cells import Cell
+from fewfed.runs.experiment import Resolved
+from fewfed.runs.folder import CONFIG, RunFolder
 
 
 def missing_data(runs: Sequence[Planned]) -> dict[str, str]:
@@ -54,5 +54,5 @@ def refuse_other_settings(cells: Sequence[Cell]) -> None:
     for cell in cells:
         if (cell.folder / CONFIG).exists():
             _, config = RunFolder.open(cell.folder)
-            if Resolved.from_json(config) != cell.resolved:
+            if Resolved.from_json(config).identity != cell.resolved.identity:
                 raise RunError(f"'{cell.folder}' holds a run with other settings: choose another --out or remove it")

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fewfed.cells import Cell
-from fewfed.experiment import Resolved
 from fewfed.reproduction.coordinates import Coordinates, Value
 from fewfed.reproduction.curve import CurvePoint
 from fewfed.reproduction.published import Published
+from fewfed.runs.cells import Cell
+from fewfed.runs.experiment import Resolved
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import Any
 
 from fewfed.data.readers.options import DataOptions
 from fewfed.errors import ConfigError, FewfedError, did_you_mean
-from fewfed.experiment import Experiment, known_fields, resolve
 from fewfed.reproduction.coordinates import AXES, Coordinates, Value, is_one_of, listed
 from fewfed.reproduction.curve import CurvePoint
 from fewfed.reproduction.published import Published, read_published
 from fewfed.reproduction.study import Planned, Study
+from fewfed.runs.experiment import Experiment, known_fields, resolve
 from fewfed.settings import make
 from fewfed.training import Training
 

@@ -1,0 +1,83 @@
+"""Events of a run that its user should know about. They are data; `str` makes a sentence where one is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened. Subclasses say what, in fields; `str` makes a sentence of it."""
+
+    kind: ClassVar[str] = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, **dataclasses.asdict(self)}
+
+    @staticmethod
+    def from_json(recorded: Mapping[str, Any]) -> Event:
+        """The event that `as_json` wrote."""
+        fields = {name: _frozen(value) for name, value in recorded.items() if name != "kind"}
+        made: Event = _KINDS[recorded["kind"]](**fields)
+        return made
+
+
+@dataclass(frozen=True)
+class Chosen(Event):
+    """One of several ways to compute was chosen."""
+
+    kind: ClassVar[str] = "chosen"
+    what: str
+    value: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.value}, {self.why}"
+
+
+@dataclass(frozen=True)
+class Impossible(Event):
+    """A way to compute is not possible here; the run goes on without it."""
+
+    kind: ClassVar[str] = "impossible"
+    what: str
+    reason: str
+    phase: str = ""
+
+    def __str__(self) -> str:
+        where = f"phase '{self.phase}' runs without " if self.phase else "not possible: "
+        return f"{where}{self.what}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class WorkerDied(Event):
+    """A worker process died and was replaced; what it worked on is run again."""
+
+    kind: ClassVar[str] = "worker died"
+    cause: str
+    again: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"a worker process died ({self.cause}) and was replaced; run again: {', '.join(self.again)}"
+
+
+@dataclass(frozen=True)
+class ShapesUnknown(Event):
+    """The shapes of a phase's uploads could not be derived beforehand: they are taken from the first packet."""
+
+    kind: ClassVar[str] = "shapes unknown"
+    phase: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"phase '{self.phase}': what its uploads look like is taken from the first one ({self.reason})"
+
+
+_KINDS: dict[str, Any] = {cls.kind: cls for cls in (Chosen, Impossible, WorkerDied, ShapesUnknown)}
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

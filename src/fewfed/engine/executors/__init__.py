@@ -1,0 +1,1 @@
+"""Ways to run the clients of a phase, one a folder, each with its own options."""

@@ -1,0 +1,37 @@
+"""What executors share whose clients are all in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from fewfed.engine.executor import Invited
+from fewfed.engine.homes import SimulatedHomes
+from fewfed.engine.job import Job
+from fewfed.engine.turn import Member
+from fewfed.task import Score
+from fewfed.tree import Tree
+
+
+class LocalExecutor:
+    """Has the clients' homes, and can score each client's own model."""
+
+    def __init__(self, job: Job, homes: SimulatedHomes | None = None) -> None:
+        self._job = job
+        self._homes = homes or SimulatedHomes(job)
+
+    @property
+    def homes(self) -> SimulatedHomes:
+        return self._homes
+
+    def place(self, server: Tree) -> Tree:
+        return server
+
+    def evaluate(self, models: Iterable[Tree]) -> list[Score]:
+        raise NotImplementedError
+
+    def evaluate_personal(self, server: Tree, clients: Sequence[int]) -> list[Score]:
+        return self.evaluate(self._job.method.predictor(server, self._homes.state(client)) for client in clients)
+
+    def at_home(self, members: Iterable[Invited]) -> Iterator[Member]:
+        """Members together with what they remember, one by one as the executor asks for them."""
+        return (Member(one.client, one.personal, self._homes.state(one.client)) for one in members)

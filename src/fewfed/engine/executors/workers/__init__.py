@@ -1,0 +1,1 @@
+"""One single-threaded process a core."""

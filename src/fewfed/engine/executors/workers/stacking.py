@@ -1,0 +1,64 @@
+"""Stacks of clients in one worker process.
+
+A step of a tiny network is mostly the cost of calls, not of arithmetic. In a stack, one call serves many clients.
+Larger networks get slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from fewfed.engine.events import Event, Impossible
+from fewfed.engine.executors.cuda.executor import RECORDED, Device
+from fewfed.engine.executors.cuda.options import Options
+from fewfed.engine.job import Job
+from fewfed.engine.outcomes import Failed, Finished
+from fewfed.engine.turn import Member, run_turn
+from fewfed.errors import in_one_line
+from fewfed.phase import Clock, Phase
+from fewfed.tree import Tree
+
+
+def bundles(members: Iterator[Member], processes: int, size: int) -> Iterator[list[Member]]:
+    """Members in bundles of at most `size`; bundles are made smaller where processes would otherwise be idle."""
+    while part := list(islice(members, processes * size)):
+        each = -(-len(part) // processes)
+        for first in range(0, len(part), each):
+            yield part[first : first + each]
+
+
+class Stacks:
+    """Runs bundles as stacks. What cannot be stacked is run one by one, and an event gives the reason."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        # One for each size: a stack that is not full needs masks, which double the time of a tiny network's step.
+        self._devices: dict[int, Device] = {}
+
+    def run(
+        self, phase: Phase, clock: Clock, shared: Tree, members: Sequence[Member], channels_last: bool = False
+    ) -> tuple[list[Finished | Failed], list[Event]]:
+        """The result of every member, in order, and events.
+
+        `channels_last`: the memory order for members that are run one by one after all.
+        """
+        device = self._device(len(members))
+        try:
+            found = dict(device.turns(phase, clock, shared, members))
+        except Exception as error:  # Run one by one, a client that is the cause fails alone.
+            singles = [run_turn(self._job, phase, clock, shared, member, channels_last) for member in members]
+            return singles, [Impossible("stacks", f"{type(error).__name__}: {in_one_line(error)}", phase.name)]
+        return [found[member.client] for member in members], [_of_stacks(event) for event in device.events()]
+
+    def _device(self, size: int) -> Device:
+        if size not in self._devices:
+            self._devices[size] = Device(self._job, options=Options(device="cpu", mode="stacked", stack=size))
+        return self._devices[size]
+
+
+def _of_stacks(event: Event) -> Event:
+    """An event of `Device`, reworded: here it concerns a stack in a worker process, not a GPU."""
+    if isinstance(event, Impossible) and event.what == RECORDED:
+        return Impossible("stacks", event.reason, event.phase)
+    return event

@@ -1,0 +1,70 @@
+"""Where clients keep what they remember. The round loop never holds it.
+
+In a simulation all clients are in this process, and their states are in a store that spills to disk. An executor whose
+clients are elsewhere (other machines, real sites) provides another class with the functions of `Homes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from fewfed.engine.client_store import ClientStore
+from fewfed.engine.job import Job
+from fewfed.phase import Phase
+from fewfed.tree import Tree
+
+
+class Homes(Protocol):
+    """What the rest of a run may ask of the homes: to write down what clients remember, and to go back to it."""
+
+    def commit(self) -> dict[str, Any]:
+        """Write down what clients remember. The result must be stored in the checkpoint."""
+
+    def settle(self) -> None:
+        """The checkpoint is written: delete what only earlier checkpoints needed."""
+
+    def restore(self, committed: Mapping[str, Any]) -> None:
+        """Go back to what `commit` returned for a checkpoint."""
+
+    def close(self) -> None:
+        """Free files and memory."""
+
+
+class SimulatedHomes:
+    """All clients of a simulation."""
+
+    def __init__(self, job: Job, store: ClientStore | None = None) -> None:
+        self._job = job
+        self._store = ClientStore() if store is None else store  # An empty store is false.
+        self._first: Tree | None = None
+
+    def state(self, client: int) -> Tree:
+        """What a client remembers; before its first participation, what the method gives it."""
+        kept = self._store.get(client)
+        if kept is not None:
+            return kept
+        if self._first is None:  # The same for everybody, and never changed: a method returns what is to be kept.
+            self._first = self._job.method.client_init(self._job.setup)
+        return self._first
+
+    def remembered(self, client: int) -> Tree | None:
+        """What a client kept from its last participation; None before the first."""
+        return self._store.get(client)
+
+    def keep(self, phase: Phase, client: int, state: Tree) -> None:
+        """A client's packet was accepted: from now on it remembers this."""
+        if phase.keeps_state:
+            self._store.put(client, state)
+
+    def commit(self) -> dict[str, Any]:
+        return self._store.commit()
+
+    def settle(self) -> None:
+        self._store.forget_obsolete()
+
+    def restore(self, committed: Mapping[str, Any]) -> None:
+        self._store.restore(committed)
+
+    def close(self) -> None:
+        self._store.close()

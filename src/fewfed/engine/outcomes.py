@@ -1,0 +1,55 @@
+"""The possible results of a client's turn in a phase."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from fewfed.engine.packet import Packet
+from fewfed.tree import Tree
+
+if TYPE_CHECKING:
+    from fewfed.engine.combine import Combiner
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A client that is left out of a phase, and why."""
+
+    client: int
+    phase: str
+    reason: str
+    cause: Literal["client", "packet", "worker"] = "client"
+    """What went wrong: its own work, what it handed over, or the process it ran in."""
+
+    def as_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A client that has done its work. Its packet has not been checked yet."""
+
+    packet: Packet
+    state: Tree
+    """What it will remember if the packet is accepted."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A client whose packet was accepted. Its arrays may be overwritten once the next outcome is asked for."""
+
+    packet: Packet
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Several clients whose packets were accepted and are combined already."""
+
+    combined: Combiner
+    packets: tuple[Packet, ...]
+    """Without their arrays."""
+
+
+Outcome = Done | Failed | Partial

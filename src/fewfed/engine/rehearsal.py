@@ -1,0 +1,149 @@
+"""What a client will receive: the other direction of the boundary. Nobody writes it down either.
+
+Rounds are played through by blank clients, twice, with other numbers of clients and rows: a length that differs between
+the two counts rows, and everything else is as it will be. A site does so before it takes part, and then accepts from
+the server only what looks like it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewfed import tree
+from fewfed.engine.blank import blank_report
+from fewfed.engine.combine import Combiner
+from fewfed.engine.job import Job, is_inside, members_of
+from fewfed.engine.packet import SERVER, BadPacket, Packet
+from fewfed.phase import Clock, Phase
+from fewfed.tree import Tree
+
+_PLAYS = ((2, 40), (3, 60))
+"""Clients and rows of each, in the two times rounds are played. So many rows that a share of them is at least one."""
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """One array that a client receives."""
+
+    dtype: torch.dtype
+    shape: tuple[int | None, ...]
+    """None where a length counts rows."""
+
+    def accepts(self, value: Tensor, most_rows: float) -> bool:
+        return (
+            value.dtype == self.dtype
+            and value.dim() == len(self.shape)
+            and all(
+                found <= most_rows if length is None else found == length
+                for found, length in zip(value.shape, self.shape, strict=True)
+            )
+        )
+
+    def __str__(self) -> str:
+        return f"{self.dtype} ({', '.join('rows' if length is None else str(length) for length in self.shape)})"
+
+
+Form = Mapping[str, Arriving]
+"""Everything a member receives, by path: "shared/..." goes to all, "personal/..." to it alone."""
+
+
+@dataclass(frozen=True)
+class Broadcasts:
+    """What clients of a run may receive, for every phase."""
+
+    forms: Mapping[str, tuple[Form, ...]]
+    """A phase has more than one where a round sends something else than the first did."""
+    most_rows: float
+    """Rows that all clients together may have contributed; infinite where nobody knows."""
+
+    def check(self, packet: Packet, round: int, phase: str) -> None:
+        """Raise `BadPacket` with the first thing that is wrong with a packet of the server's."""
+        if (packet.sender, packet.round, packet.phase) != (SERVER, round, phase) or phase not in self.forms:
+            raise BadPacket(
+                f"it is of sender {packet.sender}, round {packet.round + 1}, phase '{packet.phase}': expected the "
+                f"server, round {round + 1}, phase '{phase}', one of {', '.join(self.forms)}"
+            )
+        found = dict(tree.leaves(packet.arrays))
+        faults = [self._fault(form, found) for form in self.forms[phase]]
+        if all(faults):
+            raise BadPacket(str(faults[-1]))
+        for path, leaf in found.items():
+            if not bool(torch.isfinite(leaf).all()):
+                raise BadPacket(f"its '{path}' holds NaN or infinity: expected finite numbers")
+
+    def _fault(self, form: Form, found: Mapping[str, Tensor]) -> str:
+        """The first difference from a form; nothing where there is none."""
+        for path in sorted(form.keys() ^ found.keys()):
+            return f"its '{path:.100}' is {'missing' if path in form else 'unknown'}: expected {len(form)} arrays"
+        for path, expected in form.items():
+            if not expected.accepts(found[path], self.most_rows):
+                return f"its '{path}' is {found[path].dtype} {tuple(found[path].shape)}: expected {expected}"
+        return ""
+
+
+def rehearse(job: Job, rounds: int) -> Broadcasts:
+    """What the clients of a run of so many rounds may receive, from method, network and task alone."""
+    forms: dict[str, list[Form]] = {}
+    shares = [0.0]
+    for (phase, first), (_, second) in zip(_play(job, rounds, *_PLAYS[0]), _play(job, rounds, *_PLAYS[1]), strict=True):
+        known, form = forms.setdefault(phase.name, []), _form(first, second)
+        shares += [upload.rows for upload in phase.uploads.values()]
+        if form not in known:
+            known.append(form)
+    each = job.federation.most_rows
+    most = math.inf if each is None else max(1, math.ceil(max(shares) * each)) * len(job.federation)
+    return Broadcasts({name: tuple(found) for name, found in forms.items()}, most)
+
+
+def _play(job: Job, rounds: int, clients: int, rows: int) -> Iterator[tuple[Phase, Tree]]:
+    """What the first of some blank clients receives in every phase of every round that is unlike those before."""
+    method = job.method
+    server = method.server_init(job.setup)
+    states: dict[int, Tree] = {}
+    for clock in _telling_rounds(job, rounds):
+        for phase in method.phases(clock):
+            shared = phase.does.broadcast(server)
+            members = members_of(phase, range(clients), clients)
+            if not is_inside(phase):
+                yield phase, {"shared": shared, "personal": phase.does.personal(server, members[0])}
+            combiner = Combiner(phase, len(job.federation))
+            for client in members:
+                state = states[client] if client in states else method.client_init(job.setup)
+                personal = phase.does.personal(server, client)
+                report = blank_report(job, phase, clock, shared, personal, client, state, rows)
+                if phase.keeps_state:
+                    states[client] = report.state
+                combiner.add(Packet(clock.round, phase.name, client, report.weight, report.upload))
+            server = phase.does.absorb(server, combiner.finish())
+
+
+def _telling_rounds(job: Job, rounds: int) -> list[Clock]:
+    """The first three rounds, and every later one whose phases are others than those of the rounds before."""
+    clocks = [Clock(number, rounds, job.training.epochs) for number in range(rounds)]
+    seen: list[list[tuple[str, frozenset[str]]]] = []
+    found = []
+    for clock in clocks:
+        outline = [(phase.name, frozenset(phase.uploads)) for phase in job.method.phases(clock)]
+        if clock.round < 3 or outline not in seen:
+            found.append(clock)
+        seen.append(outline)
+    return found
+
+
+def _form(first: Tree, second: Tree) -> Form:
+    others = dict(tree.leaves(second))
+    return {
+        path: Arriving(
+            leaf.dtype,
+            tuple(
+                length if length == other else None
+                for length, other in zip(leaf.shape, others[path].shape, strict=True)
+            ),
+        )
+        for path, leaf in tree.leaves(first)
+    }

@@ -1,0 +1,177 @@
+"""One client's turn in a phase: begin, take the steps, end. Used by every executor that does not record steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fewfed import tree
+from fewfed.data.examples import Examples
+from fewfed.engine import layout
+from fewfed.engine.job import PSEUDO_CLIENT, Job
+from fewfed.engine.optimizer import LocalOptimizer
+from fewfed.engine.outcomes import Failed, Finished
+from fewfed.engine.packet import BadPacket, packet_of, refuse_odd_tree
+from fewfed.engine.step import Step
+from fewfed.errors import FewfedError
+from fewfed.method import Batch, Context, Report
+from fewfed.phase import Clock, Cohort, Phase
+from fewfed.torch_private import foreach_norm
+from fewfed.tree import Tree
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client that takes part in a phase: what it alone receives, and what it remembers."""
+
+    client: int
+    personal: Tree = field(default_factory=dict)
+    state: Tree = field(default_factory=dict)
+
+
+class CannotTrain(Exception):
+    """A client cannot train, or its training gave no usable numbers; the message says why."""
+
+
+def run_turn(
+    job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member, channels_last: bool = False
+) -> Finished | Failed:
+    """Run a member's turn. An error inside becomes a `Failed` with its reason.
+
+    `channels_last`: kernels of convolutions are stored in that memory order during the turn, which is faster for some
+    networks and agrees to rounding. Results are in the usual order.
+    """
+    passes = job.net.channels_last() if channels_last else nullcontext()
+    try:
+        with network_randomness(job, clock, phase, member.client), passes:
+            ctx = context_of(job, phase, clock, shared, member)
+            return _turn(job, ctx, channels_last and phase.epochs > 0)
+    except Exception as error:
+        return failed(member.client, phase, error)
+
+
+def failed(client: int, phase: Phase, error: Exception) -> Failed:
+    """The `Failed` for an error in a turn. Errors of fewfed are sentences; for others the type is added."""
+    if isinstance(error, BadPacket):
+        return Failed(client, phase.name, f"its packet was refused: {error}", "packet")
+    known = isinstance(error, (FewfedError, CannotTrain))
+    return Failed(client, phase.name, str(error) if known else f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def network_randomness(job: Job, clock: Clock, phase: Phase, client: int) -> Iterator[None]:
+    """Seed torch's generator from the plan for networks that draw (dropout); restore it afterwards."""
+    if not (phase.epochs and job.net.is_random):
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(job.plan.network_seed(clock.round, phase.name, client))
+        yield
+
+
+def context_of(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Context:
+    """What the method may look at for this member."""
+    federation = job.federation
+    training = job.training_of(phase)
+    if member.client != PSEUDO_CLIENT:
+        data = federation.examples(member.client)
+        counts = federation.counts(member.client)
+    elif phase.cohort is Cohort.UNION:
+        data = federation.union()
+        counts = torch.bincount(data.y, minlength=job.task.classes) if job.task.classes else torch.zeros(0)
+    else:
+        data = Examples(federation.test.x[:0], federation.test.y[:0])
+        counts = torch.zeros(job.task.classes, dtype=torch.long)
+    return Context(
+        net=job.net,
+        task=job.task,
+        plan=dataclasses.replace(job.plan, batch=training.batch, rule=training.batch_rule, dtype=job.net.dtype),
+        phase=phase,
+        clock=clock,
+        client=member.client,
+        lr=training.lr_at(clock.round),
+        shape=tuple(federation.shape),
+        data=data,
+        counts=counts,
+        shared=shared,
+        personal=member.personal,
+        state=member.state,
+    )
+
+
+def rows_to_train_on(ctx: Context) -> Examples:
+    """The rows of a turn, or `CannotTrain`."""
+    phase = ctx.phase
+    if phase.cohort is not Cohort.SERVER and ctx.size == 0:
+        raise CannotTrain("it has no samples: expected at least one")
+    data = phase.does.data(ctx)
+    if phase.epochs and len(data) == 0:
+        raise CannotTrain("there is nothing to train on: expected at least one row")
+    return data
+
+
+def refuse_broken(terms: Mapping[str, float], norm: float) -> None:
+    """Raise `CannotTrain` where a loss term or the parameters' norm is not finite after training."""
+    for name, value in terms.items():
+        if not math.isfinite(value):
+            raise CannotTrain(f"its loss term '{name}' became {value}: try a smaller lr")
+    if not math.isfinite(norm):
+        raise CannotTrain("its parameters became NaN or infinite: try a smaller lr")
+
+
+def finished(report: Report, ctx: Context, steps: int, terms: Mapping[str, float]) -> Finished:
+    """What a client hands over, from what its method reports."""
+    packet = packet_of(report, ctx.clock.round, ctx.phase.name, ctx.client, steps, terms)
+    return Finished(packet, report.state)
+
+
+def _turn(job: Job, ctx: Context, channels_last: bool) -> Finished:
+    data = rows_to_train_on(ctx)
+    batches = ctx.plan.batches(ctx.clock.round, ctx.phase.name, ctx.client, len(data), ctx.phase.epochs)
+    ctx = dataclasses.replace(ctx, steps=len(batches))
+    work = ctx.phase.does.begin(ctx)
+    if channels_last:
+        work = {**work, "params": layout.channels_last(work["params"])}
+    terms = _trained(job, ctx, work, data, batches) if batches else {}
+    if channels_last:
+        work = {**work, "params": layout.in_reading_order(work["params"])}
+    with torch.no_grad():
+        report = ctx.phase.does.end(work, ctx)
+    found = finished(report, ctx, len(batches), terms)
+    refuse_odd_tree(found.packet.arrays, "upload")  # Before it goes to another process.
+    return _in_reading_order(found) if channels_last else found
+
+
+def _trained(job: Job, ctx: Context, work: Tree, data: Examples, batches: list[Tensor]) -> dict[str, float]:
+    """Train the work tree's parameters in place; the mean of every loss term."""
+    does, step = ctx.phase.does, Step(job.method.observed)
+    random = ctx.plan.random(ctx.clock.round, ctx.phase.name, ctx.client)
+    params = list(work["params"].values())
+    for leaf in params:
+        leaf.requires_grad_(True)
+    optimizer = LocalOptimizer(job.training_of(ctx.phase), params)
+    sums: dict[str, Tensor] = {}
+    for rows in batches:
+        drawn = does.draw(random, ctx, len(rows))
+        on_host = data.x.device.type == "cpu"
+        batch = Batch(data.x[rows], data.y[rows], drawn if on_host else tree.to(drawn, data.x.device))
+        gradient, terms = step.by_tape(work, ctx, batch)
+        optimizer.step(list(gradient.values()), ctx.lr)
+        for name, value in terms.items():
+            sums[name] = sums[name] + value if name in sums else value
+    for leaf in params:
+        leaf.requires_grad_(False)
+    means = {name: float(value) / len(batches) for name, value in sums.items()}
+    refuse_broken(means, float(torch.stack(foreach_norm(params)).sum()) if params else 0.0)
+    return means
+
+
+def _in_reading_order(found: Finished) -> Finished:
+    packet = dataclasses.replace(found.packet, arrays=layout.in_reading_order(found.packet.arrays))
+    return Finished(packet, layout.in_reading_order(found.state))

@@ -1,0 +1,39 @@
+"""Buffers of shared rows: which rows a client shares, what is broadcast, and how long rows stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fewfed.method import Context
+from fewfed.tree import Tree
+
+AGE = "age"
+"""The server's entry with the age of every row of a buffer, in rounds; never sent."""
+
+
+def fixed_rows(ctx: Context, share: float) -> Tensor:
+    """The rows a client shares, the same in every round: a fraction of them, and at least one unless that is 0."""
+    count = max(1, int(share * ctx.size)) if share else 0
+    return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=False)
+
+
+def model_and_buffer(server: Tree, names: Sequence[str]) -> Tree:
+    """What is broadcast: the model, and the buffer where it has any rows."""
+    filled = names if len(server.get(names[-1], ())) else ()
+    return {name: server[name] for name in ("model", *filled)}
+
+
+def with_history(before: Tree, after: Tree, names: Sequence[str], rounds: int) -> Tree:
+    """The server's tree in which rows that came less than `rounds` rounds ago stand behind the new ones."""
+    if rounds == 1:
+        return after
+    new = torch.zeros_like(after[names[-1]], dtype=torch.long)
+    if AGE not in before:
+        return {**after, AGE: new}
+    age = before[AGE] + 1
+    young = age < rounds
+    kept = {name: torch.cat([after[name], before[name][young]]) for name in names}
+    return {**after, **kept, AGE: torch.cat([new, age[young]])}

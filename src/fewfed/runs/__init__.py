@@ -1,0 +1,1 @@
+"""Whole runs: configuration, run folders, comparisons, results."""

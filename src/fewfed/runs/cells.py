@@ -1,0 +1,195 @@
+"""Many runs at once: each cell of a comparison in a process of its own, as many as the machine has room for.
+
+Finished cells are kept and skipped, unfinished ones continued; a cell that fails costs no other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fewfed.data.examples import Dataset
+from fewfed.data.sources import load
+from fewfed.engine.loop import RoundView
+from fewfed.errors import FewfedError
+from fewfed.runs.execute import execute
+from fewfed.runs.experiment import Resolved
+from fewfed.runs.folder import RunFolder
+from fewfed.runs.packing import Packing
+from fewfed.runs.prepare import prepare
+from fewfed.runs.results import Result
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison."""
+
+    name: str
+    resolved: Resolved
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Update:
+    """A round of a cell was finished, or the cell came to its end."""
+
+    cell: Cell
+    round: int = 0
+    accuracy: float | None = None
+    loss: float | None = None
+    result: Result | None = None
+    error: str = ""
+
+
+@dataclass
+class _Child:
+    cell: Cell
+    pid: int
+    pipe: int
+    rest: bytes = b""
+    done: bool = False
+
+
+@dataclass
+class _Data:
+    """Data sets that children find in memory already; the last few are kept."""
+
+    kept: dict[str, Dataset] = field(default_factory=dict)
+
+    def of(self, resolved: Resolved) -> Dataset:
+        key = f"{resolved.experiment.data} {resolved.options} {resolved.experiment.seed}"
+        if key not in self.kept:
+            while len(self.kept) >= 3:
+                self.kept.pop(next(iter(self.kept)))
+            self.kept[key] = load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)
+        return self.kept[key]
+
+
+def run_cells(cells: Sequence[Cell], packing: Packing, report: Callable[[Update], None]) -> list[Update]:
+    """Run all cells; the updates that end them, in their order."""
+    endings: dict[str, Update] = {}
+    waiting: list[Cell] = []
+    for cell in cells:
+        finished = _finished(cell)
+        if finished is not None:
+            endings[cell.name] = Update(cell, cell.resolved.experiment.rounds, result=finished)
+            report(endings[cell.name])
+        else:
+            waiting.append(cell)
+    for update in _work(waiting, packing, shares_machine=min(packing.most, len(cells)) > 1):
+        if update.result is not None or update.error:
+            endings[update.cell.name] = update
+        report(update)
+    return [endings[cell.name] for cell in cells]
+
+
+def _finished(cell: Cell) -> Result | None:
+    recorded = RunFolder(cell.folder).result()
+    return None if recorded is None else Result.from_json(recorded)
+
+
+def _work(waiting: list[Cell], packing: Packing, shares_machine: bool) -> Iterator[Update]:
+    data = _Data()
+    queue = list(waiting)
+    children: list[_Child] = []
+    while queue or children:
+        while queue and packing.may_start():
+            cell = queue.pop(0)
+            try:
+                child = _start(cell, data.of(cell.resolved), shares_machine)
+            except FewfedError as error:
+                yield Update(cell, error=str(error))
+            else:
+                children.append(child)
+                packing.started(child.pid)
+        poll = select.poll()
+        for child in children:
+            poll.register(child.pipe, select.POLLIN | select.POLLHUP)
+        ready = {descriptor for descriptor, _ in poll.poll()} if children else set()
+        for child in [child for child in children if child.pipe in ready]:
+            for update in _updates(child):
+                packing.round_of(child.pid)
+                yield update
+            if child.done:
+                children.remove(child)
+                packing.ended(child.pid)
+
+
+def _updates(child: _Child) -> Iterator[Update]:
+    chunk = os.read(child.pipe, 1 << 16)
+    child.rest += chunk
+    *lines, child.rest = child.rest.split(b"\n")
+    for line in lines:
+        message = json.loads(line)
+        child.done = child.done or "result" in message or "error" in message
+        if "result" in message:
+            message["result"] = Result.from_json(message["result"])
+        yield Update(child.cell, **message)
+    if not chunk:
+        _, status = os.waitpid(child.pid, 0)
+        os.close(child.pipe)
+        if not child.done:
+            yield Update(child.cell, error=f"its process died (status {status}): run the command again to continue it")
+        child.done = True
+    elif child.done:
+        os.waitpid(child.pid, 0)
+        os.close(child.pipe)
+
+
+def _start(cell: Cell, dataset: Dataset, shares_machine: bool) -> _Child:
+    reading, writing = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            _end_with(parent)
+            os.close(reading)
+            torch.set_num_threads(1)
+            _run(cell, dataset, shares_machine, writing)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    return _Child(cell, pid, reading)
+
+
+def _end_with(parent: int) -> None:
+    """Die when the parent does: a run that outlives its comparison would write beside the one that continues it."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux only; elsewhere the run ends with its next report.
+    set_parent_death_signal = 1
+    if prctl is not None:
+        prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _run(cell: Cell, dataset: Dataset, shares_machine: bool, pipe: int) -> None:
+    def tell(message: dict[str, Any]) -> None:
+        os.write(pipe, json.dumps(message).encode() + b"\n")
+
+    class Tell:
+        def after_round(self, view: RoundView) -> None:
+            wanted = ("round", "accuracy", "loss")
+            found = {"round": view.record.round, **view.record.added}
+            tell({name: value for name, value in found.items() if name in wanted})
+
+    try:
+        prepared = prepare(cell.resolved, data=dataset)
+        comparison = cell.folder.parent
+        result = execute(prepared, cell.folder, [Tell()], shares_machine=shares_machine, comparison=comparison)
+        tell({"round": result.rounds, "result": result.as_json()})
+    except FewfedError as error:
+        tell({"error": str(error)})
+    except Exception as error:
+        tell({"error": f"{type(error).__name__}: {error}"})
+        raise

@@ -1,0 +1,158 @@
+"""From a job to a finished run folder, and on from where a run was stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fewfed.data.readers.folders import cache_folder
+from fewfed.engine.client_store import ClientStore
+from fewfed.engine.evaluation import Evaluate
+from fewfed.engine.holdings import Holdings
+from fewfed.engine.homes import SimulatedHomes
+from fewfed.engine.loop import Observer, RoundView, run_rounds
+from fewfed.errors import RunError
+from fewfed.runs.executors import Surroundings, executor_for
+from fewfed.runs.experiment import Resolved
+from fewfed.runs.folder import CONFIG, RunFolder
+from fewfed.runs.identity import machine, refuse_other_inputs, signature
+from fewfed.runs.prepare import Prepared
+from fewfed.runs.remembered import FOLDER, ChoiceFolder, RememberedChoices
+from fewfed.runs.results import Result, summarise
+
+
+def execute(
+    prepared: Prepared,
+    path: Path,
+    observers: Sequence[Observer] = (),
+    *,
+    shares_machine: bool = False,
+    comparison: Path | None = None,
+) -> Result:
+    """Run a prepared experiment into a folder, or continue the unfinished run of the same configuration there.
+
+    `shares_machine`: other runs use the other cores, so that the clients run one after another in this process.
+    `comparison`: the folder of the comparison this run belongs to, all of whose runs are computed in the same way.
+    """
+    if (path / CONFIG).exists():
+        folder, config = RunFolder.open(path)
+        if Resolved.from_json(config).identity != prepared.resolved.identity:
+            raise RunError(f"'{path}' holds a run with another configuration: choose another --out or remove it")
+        refuse_other_inputs(prepared.inputs, folder, config)
+    else:
+        config = {**prepared.resolved.as_json(), "inputs": prepared.inputs}
+        folder = RunFolder.create(path, config, prepared.manifest)
+    return continued(prepared, folder, observers, shares_machine, comparison)
+
+
+def continued(
+    prepared: Prepared,
+    folder: RunFolder,
+    observers: Sequence[Observer],
+    shares_machine: bool = False,
+    comparison: Path | None = None,
+) -> Result:
+    """Run to the end from the folder's last checkpoint."""
+    with folder.held():
+        around = Surroundings(shares_machine, comparison is not None)
+        return _run_to_end(prepared, folder, observers, around, comparison)
+
+
+def _run_to_end(
+    prepared: Prepared,
+    folder: RunFolder,
+    observers: Sequence[Observer],
+    around: Surroundings,
+    comparison: Path | None,
+) -> Result:
+    experiment, job = prepared.resolved.experiment, prepared.job
+    last = folder.restore()
+    homes = SimulatedHomes(job, ClientStore(folder.clients))
+    homes.restore(last.states)
+    choices = remembered_choices(prepared, folder, comparison)
+    executor = executor_for(prepared.resolved, job, homes, prepared.cohort, around, choices)
+    evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients)
+    record = _Record(folder, experiment.checkpoint_seconds)
+    try:
+        final = run_rounds(
+            job,
+            executor,
+            [evaluate, *observers, record],
+            rounds=experiment.rounds,
+            cohort=prepared.cohort,
+            holdings=Holdings.from_json(last.held),
+            server=last.server,
+            start=last.done,
+        )
+    finally:
+        executor.close()
+        homes.close()
+    summary = summarise(folder.metrics())
+    result = Result(
+        method=prepared.resolved.chosen.method.label,
+        preset=prepared.resolved.chosen.preset,
+        data=experiment.data,
+        split=experiment.split,
+        clients=len(prepared.split),
+        rounds=experiment.rounds,
+        seed=experiment.seed,
+        folder=str(folder.path),
+        note=prepared.note,
+        **summary,
+    )
+    personal = job.method.personal_model
+    folder.finish(final if personal else job.method.predictor(final, {}), result.as_json())
+    return result
+
+
+def remembered_choices(prepared: Prepared, folder: RunFolder, comparison: Path | None) -> RememberedChoices:
+    """What timing chose for this run, for its comparison, or for runs like it on this machine.
+
+    All runs of a comparison share choices, whatever their methods; other runs share them if they are alike.
+    """
+    job, experiment = prepared.job, prepared.resolved.experiment
+    about: dict[str, Any] = {
+        "machine": machine(),
+        "executor": [experiment.executor, experiment.exact],
+        "options": {name: dict(given) for name, given in prepared.resolved.executors.items()},
+        "network": signature(job.net),
+        "shape": list(job.federation.shape),
+        "batch": job.training.batch,
+    }
+    shared = []
+    with contextlib.suppress(RuntimeError):  # A user without a home.
+        shared.append(ChoiceFolder(cache_folder() / FOLDER))
+    if comparison is not None:
+        shared.insert(0, ChoiceFolder(comparison / f".{FOLDER}"))
+    else:
+        about["method"] = [prepared.resolved.spec, {k: str(v) for k, v in prepared.resolved.values.items()}]
+        about["training"] = dataclasses.asdict(job.training)
+        about["length"] = [experiment.rounds, prepared.cohort]
+    return RememberedChoices(folder.choices, about, shared)
+
+
+@dataclass
+class _Record:
+    """The observer that writes metrics and, now and then, a checkpoint. The last round always gets one."""
+
+    folder: RunFolder
+    every: float
+    _began: float = field(default_factory=time.perf_counter)
+    _saved: float = field(default_factory=time.monotonic)
+
+    def after_round(self, view: RoundView) -> None:
+        now = time.perf_counter()
+        view.record.add({"seconds": now - self._began})
+        self._began = now
+        self.folder.append(view.record.as_json())
+        if view.clock.last or time.monotonic() - self._saved >= self.every:
+            done = view.clock.round + 1
+            homes = view.executor.homes
+            self.folder.checkpoint(view.server, done, homes.commit(), view.holdings.as_json())
+            homes.settle()
+            self._saved = time.monotonic()

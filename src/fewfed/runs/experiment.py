@@ -1,0 +1,209 @@
+"""An experiment: what is run, on which data, how. Frozen, validated, and written into every run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fewfed.data.readers.options import DataOptions
+from fewfed.engine.executors.plugin import Plugin
+from fewfed.engine.executors.registry import plugin, plugins
+from fewfed.errors import ConfigError, did_you_mean
+from fewfed.method import Method
+from fewfed.methods.registry import Chosen, choose
+from fewfed.settings import check, is_essential, make, setting
+from fewfed.training import Training
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything around the method and its local training."""
+
+    data: str = setting("digits", "data set by name, or a path to your own")
+    split: str = setting(
+        "qua:2", "how rows become clients: iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject ..."
+    )
+    clients: int = setting(50, "number of clients; 0 = as many as a natural split has", ge=0)
+    cohort: float = setting(0.1, "clients a round: below 1 a fraction, from 1 on a count", gt=0)
+    rounds: int = setting(100, "rounds", ge=1)
+    network: str = setting("auto", "network by name; auto = the papers' choice for the data")
+    seed: int = setting(0, "drives weights, split, cohorts, batches and draws", ge=0)
+    volume: float = setting(1.0, "part of the training rows that is given out", gt=0, le=1)
+    min_size: int = setting(-1, "smallest client a random split may have; -1 = the rule's own", ge=-1)
+    legacy_seed: int = setting(-1, "seed of the released FLea partitions; -1 = not those", ge=-1)
+    noise: float = setting(0.0, "standard deviation of Gaussian noise on training inputs", ge=0)
+    noise_kind: Literal["graded", "uniform"] = setting("graded", "noise rising over clients, or the same on all")
+    leave_out: str = setting("", "natural split: group name or client number that only tests; empty = all train")
+    executor: str = setting("auto", "how clients are run: sequential, workers, cuda; auto = the fastest there is")
+    exact: bool = setting(False, "no choices by timing, which change how numbers round")
+    evaluate_every: int = setting(1, "rounds between evaluations; the last round always is", ge=1)
+    evaluate_clients: int = setting(20, "clients whose own models are scored where each has one; 0 = all", ge=0)
+    checkpoint_seconds: float = setting(15.0, "least time between two checkpoints", ge=0)
+
+    def cohort_size(self, clients: int) -> int:
+        """Clients a round: a fraction is rounded half up, at least one."""
+        if self.cohort > clients:
+            raise ConfigError(
+                f"cohort = {self.cohort:g} is larger than clients = {clients}: expected at most as many", key="cohort"
+            )
+        size = max(1, math.floor(self.cohort * clients + 0.5)) if self.cohort < 1 else int(self.cohort)
+        if self.cohort >= 1 and size != self.cohort:
+            raise ConfigError(
+                f"cohort = {self.cohort}: expected a fraction below 1 or a whole number of clients", key="cohort"
+            )
+        return size
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A complete configuration: what a run folder records and a resumed run reads back."""
+
+    spec: str
+    """The method as it was named, with its preset."""
+    values: Mapping[str, Any]
+    """The method's fields that were set."""
+    experiment: Experiment
+    training: Training
+    options: DataOptions = field(default_factory=DataOptions)
+    executors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Options that were set, by executor."""
+
+    @property
+    def chosen(self) -> Chosen:
+        return choose(self.spec, self.values)
+
+    @property
+    def identity(self) -> Resolved:
+        """What is computed, whoever computes it: without the executor and those of its options that only save time."""
+        essential = {name: _essential(plugin(name), given) for name, given in self.executors.items()}
+        executors = {name: given for name, given in essential.items() if given}
+        experiment = dataclasses.replace(self.experiment, executor="auto")
+        return dataclasses.replace(self, experiment=experiment, executors=executors)
+
+    def on(self, executor: str) -> Resolved:
+        """The same computed by another executor, with that one's defaults."""
+        return dataclasses.replace(self.identity, experiment=dataclasses.replace(self.experiment, executor=executor))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "method": self.spec,
+            "method_fields": dict(self.values),
+            "experiment": dataclasses.asdict(self.experiment),
+            "training": dataclasses.asdict(self.training),
+            "data_options": dataclasses.asdict(self.options),
+            "executors": {name: dict(options) for name, options in self.executors.items()},
+        }
+
+    @classmethod
+    def from_json(cls, recorded: Mapping[str, Any]) -> Resolved:
+        try:
+            return cls(
+                str(recorded["method"]),
+                dict(recorded["method_fields"]),
+                make(Experiment, recorded["experiment"], "the experiment"),
+                make(Training, recorded["training"], "training"),
+                make(DataOptions, recorded["data_options"], "data_options"),
+                {str(name): dict(options) for name, options in recorded["executors"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"a recorded configuration is damaged ({error}): expected what 'fewfed run' wrote"
+            ) from error
+
+
+def resolve(spec: str, values: Mapping[str, Any]) -> Resolved:
+    """Sort flat values into method, experiment, training, data options and options of executors.
+
+    `training.momentum` and the like name a field of one part where two have it; a plain name goes to the method first.
+    `cuda.streams` names an option of an executor.
+    """
+    base = choose(spec)
+    parts: dict[str, dict[str, Any]] = {"method": {}, "experiment": {}, "training": {}, "data_options": {}}
+    executors: dict[str, dict[str, Any]] = {}
+    fields = {
+        "method": _names(type(base.method)),
+        "experiment": _names(Experiment),
+        "training": _names(Training),
+        "data_options": _names(DataOptions),
+    }
+    for name, value in values.items():
+        part, _, rest = name.partition(".")
+        if part in parts and rest:
+            parts[part][rest] = value
+        elif part in plugins() and rest:
+            executors.setdefault(part, {})[rest] = value
+        elif "." in name:
+            if rest and difflib.get_close_matches(part, plugins(), n=1):
+                raise ConfigError(did_you_mean("option", name, executor_options()), key=name)
+            parts["method"][name] = value
+        else:
+            parts[_owner(name, fields, base.method)][name] = value
+    experiment = make(Experiment, parts["experiment"], "the experiment")
+    options = make(DataOptions, parts["data_options"], "data_options")
+    return layered(spec, parts["method"], experiment, parts["training"], options, executors)
+
+
+def layered(
+    spec: str,
+    values: Mapping[str, Any],
+    experiment: Experiment,
+    training: Mapping[str, Any],
+    options: DataOptions,
+    executors: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Resolved:
+    """A complete configuration from what a user said: defaults < the method's own < its preset's < the user's.
+
+    The only place where these meet, for the command line, files and Python alike.
+    """
+    chosen = choose(spec, values)
+    check(experiment)
+    check(options)
+    given = {name: stated(plugin(name), said) for name, said in (executors or {}).items() if said}
+    made = make(Training, {**chosen.training, **training}, "training")
+    return Resolved(spec, values, experiment, made, options, given)
+
+
+def stated(executor: Plugin, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of an executor that somebody set, in their own types."""
+    try:
+        made = make(executor.options, said, f"executor '{executor.name}'")
+    except ConfigError as error:
+        raise ConfigError(f"{executor.name}: {error}", key=f"{executor.name}.{error.key}", value=error.value) from None
+    return {name: getattr(made, name) for name in said}
+
+
+def _essential(executor: Plugin, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options given that change what is computed."""
+    fields = {entry.name: entry.default for entry in dataclasses.fields(executor.options) if is_essential(entry)}
+    return {name: value for name, value in given.items() if name in fields and value != fields[name]}
+
+
+def accepts(spec: str, name: str) -> bool:
+    """Whether a plain field name belongs to a method or to what is common to all methods."""
+    return name in known_fields(spec)
+
+
+def known_fields(spec: str) -> set[str]:
+    """The plain names that `resolve` takes for a method."""
+    return _names(type(choose(spec).method)) | _names(Experiment) | _names(Training) | _names(DataOptions)
+
+
+def _names(cls: type[Any]) -> set[str]:
+    return {entry.name for entry in dataclasses.fields(cls) if entry.init}
+
+
+def _owner(name: str, fields: Mapping[str, set[str]], method: Method) -> str:
+    for part, names in fields.items():
+        if name in names:
+            return part
+    known = set().union(*fields.values(), executor_options())
+    raise ConfigError(did_you_mean(f"field for method '{method.label}'", name, known), key=name)
+
+
+def executor_options() -> set[str]:
+    """Every option of every executor as a user writes it."""
+    return {f"{each.name}.{name}" for each in plugins().values() for name in _names(each.options)}

@@ -1,0 +1,146 @@
+"""From a configuration to a job: data read and split, network built, everything checked before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fewfed import networks
+from fewfed.data.examples import Dataset
+from fewfed.data.federation import SplitFederation
+from fewfed.data.leave_out import leave_out
+from fewfed.data.sources import load
+from fewfed.data.splits import BY_CLASS, DirichletOptions, Split, make_split, parse_rule, released_options
+from fewfed.engine.job import Job
+from fewfed.errors import ConfigError, concerning
+from fewfed.network import Network
+from fewfed.phase import Clock
+from fewfed.plan import Plan, Random
+from fewfed.runs.executors import refuse_unused
+from fewfed.runs.experiment import Experiment, Resolved
+from fewfed.runs.identity import inputs_of
+from fewfed.task import Task
+from fewfed.tasks.classification import Classification
+from fewfed.tasks.segmentation import Segmentation
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment whose data are read, split and checked: nothing can be wrong with the settings any more."""
+
+    resolved: Resolved
+    job: Job
+    split: Split
+    manifest: dict[str, Any]
+    inputs: dict[str, Any]
+    """What identifies the data and the first weights: a resumed run must be given the same."""
+    cohort: int
+    note: str
+    own_data: Dataset | None = None
+    """The user's own object, where the data are not looked up by name."""
+    own_network: bool = False
+
+
+def prepare(resolved: Resolved, *, data: Dataset | None = None, network: nn.Module | Network | None = None) -> Prepared:
+    """Read, split, build and check everything before anything is written."""
+    experiment, training = resolved.experiment, resolved.training
+    with concerning("split", experiment.split):
+        parse_rule(experiment.split)
+    with concerning("data", experiment.data):
+        loaded = load(experiment.data, options=resolved.options, seed=experiment.seed) if data is None else data
+    dataset = training_part(loaded, experiment)
+    split = split_of(dataset, experiment)
+    federation = SplitFederation(
+        dataset, split, noise=experiment.noise, noise_kind=experiment.noise_kind, seed=experiment.seed
+    )
+    plan = Plan(experiment.seed, training.batch, training.batch_rule, training.sampling)
+    method = resolved.chosen.method
+    with concerning("network", experiment.network):
+        net = _network(experiment, dataset, network)
+        _refuse_unfit_network(net, dataset)
+    job = Job(method, net, _task(dataset), federation, training, plan)
+    with concerning("method", resolved.spec):
+        job.check()
+    for number in (0, experiment.rounds - 1):  # A method may refuse the epochs where it lays out a round.
+        method.phases(Clock(number, experiment.rounds, training.epochs))
+    cohort = experiment.cohort_size(len(split))
+    refuse_unused(resolved, cohort)
+    manifest = split.manifest(dataset.split_labels, len(dataset.split_names))
+    inputs = inputs_of(dataset, net)
+    return Prepared(resolved, job, split, manifest, inputs, cohort, dataset.note, data, network is not None)
+
+
+def training_part(dataset: Dataset, experiment: Experiment) -> Dataset:
+    """The data without the client an experiment leaves out, which becomes its test part."""
+    if not experiment.leave_out:
+        return dataset
+    with concerning("leave_out", experiment.leave_out):
+        return leave_out(dataset, parse_rule(experiment.split).name, experiment.leave_out)
+
+
+def split_of(dataset: Dataset, experiment: Experiment) -> Split:
+    """The clients of an experiment."""
+    with concerning("split", experiment.split):
+        return _split(dataset, experiment)
+
+
+def _split(dataset: Dataset, experiment: Experiment) -> Split:
+    rule = parse_rule(experiment.split)
+    if dataset.task == "segmentation" and rule.name in BY_CLASS:
+        raise ConfigError(
+            f"split '{experiment.split}' needs class labels but data '{dataset.name}' has masks: expected domain, "
+            "subject, client, iid or size:BETA"
+        )
+    legacy = experiment.legacy_seed if experiment.legacy_seed >= 0 else None
+    options: DirichletOptions | None = None
+    if legacy is not None and rule.name == "dir":
+        options = released_options(dataset.name, experiment.clients, float(rule.values[0]))
+    return make_split(
+        experiment.split,
+        dataset.split_labels,
+        len(dataset.split_names),
+        experiment.clients,
+        experiment.seed,
+        groups=dataset.groups,
+        volume=experiment.volume,
+        min_size=experiment.min_size if experiment.min_size >= 0 else None,
+        legacy_seed=legacy,
+        options=options,
+    )
+
+
+def _task(dataset: Dataset) -> Task:
+    return Segmentation(dataset.classes) if dataset.task == "segmentation" else Classification(dataset.classes)
+
+
+def _network(experiment: Experiment, dataset: Dataset, own: nn.Module | Network | None) -> Network:
+    if own is not None:
+        return own if isinstance(own, Network) else Network.of(own)
+    name = experiment.network
+    if name == "auto" and dataset.task == "segmentation":
+        name = "unet"
+    elif name == "auto":
+        name = networks.default_for(dataset.name, dataset.shape)
+    weights = int(Random(experiment.seed, "weights").integers(2**31, 1))
+    return networks.build(name, dataset.shape, dataset.classes, weights)
+
+
+def _refuse_unfit_network(net: Network, dataset: Dataset) -> None:
+    try:
+        with torch.no_grad():
+            scores = net.apply(net.model(), dataset.test.x[:1], train=False)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ConfigError(
+            f"network '{net.name}' cannot take inputs of shape {dataset.shape} and type {dataset.test.x.dtype}: {error}"
+        ) from error
+    found = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+    masks = tuple(dataset.test.y.shape[1:])
+    if found != (1, dataset.classes, *masks):
+        each = "pixel and class" if masks else "class"
+        raise ConfigError(
+            f"network '{net.name}' answers one input with {found}: expected {(1, dataset.classes, *masks)}, a score a "
+            f"{each}"
+        )

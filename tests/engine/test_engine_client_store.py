@@ -1,0 +1,180 @@
+"""Client states: what is put in comes out bit for bit, whatever went to disk in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from exact import differences
+
+from fewfed import tree
+from fewfed.engine.client_store import ClientStore
+from fewfed.tree import Tree
+
+
+def state_of(client: int, version: int = 0) -> Tree:
+    generator = torch.Generator().manual_seed(100 * client + version)
+    return {
+        "model": {
+            "params": {"w": torch.randn(64, generator=generator), "b": torch.randn((), generator=generator)},
+            "buffers": {},
+        },
+        "counts": torch.randint(0, 9, (3,), generator=generator),
+        "half": torch.randn(4, generator=generator).to(torch.bfloat16),
+        "none": torch.empty(0, 5),
+    }
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[ClientStore]:
+    """A store with memory for about two states."""
+    store = ClientStore(tmp_path, memory_bytes=600)
+    yield store
+    store.close()
+
+
+def files(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+def test_a_client_that_never_took_part_has_no_state(tiny: ClientStore) -> None:
+    assert tiny.get(3) is None
+    assert len(tiny) == 0
+
+
+def test_states_beyond_the_memory_budget_go_to_disk_and_come_back_bit_for_bit(
+    tiny: ClientStore, tmp_path: Path
+) -> None:
+    for client in range(9):
+        tiny.put(client, state_of(client))
+    assert len(tiny) == 9
+    assert len(files(tmp_path)) >= 6
+    for client in (4, 0, 8, 1, 0, 7):
+        assert not differences(tiny.get(client) or {}, state_of(client))
+
+
+def test_leaves_come_back_from_disk_in_the_order_they_had(tiny: ClientStore) -> None:
+    """Sums over a tree run in the order of its leaves: another order is another rounding."""
+    for client in range(4):
+        tiny.put(client, state_of(client))
+    restored = tiny.get(0)
+    assert restored is not None
+    assert list(restored) == list(state_of(0))
+    assert list(restored["model"]["params"]) == ["w", "b"]
+
+
+def test_leaves_come_back_from_disk_as_aligned_as_torch_makes_them(tiny: ClientStore) -> None:
+    """Vectorised kernels sum in another order off a 64-byte boundary, and a resumed run would then differ."""
+    for client in range(4):
+        tiny.put(client, state_of(client))
+    restored = tiny.get(0)
+    assert restored is not None
+    assert {path: leaf.data_ptr() % 64 for path, leaf in tree.leaves(restored) if leaf.numel()} == {
+        path: 0 for path, leaf in tree.leaves(restored) if leaf.numel()
+    }
+
+
+def test_memory_alone_needs_no_disk(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path / "states")
+    store.put(1, state_of(1))
+    assert not differences(store.get(1) or {}, state_of(1))
+    assert not (tmp_path / "states").exists()
+
+
+def test_a_state_is_a_copy_of_what_was_put_in(tiny: ClientStore) -> None:
+    state = state_of(1)
+    tiny.put(1, state)
+    state["model"]["params"]["w"].zero_()
+    assert not differences(tiny.get(1) or {}, state_of(1))
+
+
+def test_the_last_state_put_in_wins_wherever_the_first_one_is(tiny: ClientStore) -> None:
+    for client in range(5):
+        tiny.put(client, state_of(client))
+    for client in range(5):
+        tiny.put(client, state_of(client, version=1))
+    for client in range(5):
+        assert not differences(tiny.get(client) or {}, state_of(client, version=1))
+    assert len(tiny) == 5
+
+
+def test_a_new_store_takes_up_the_states_of_a_checkpoint(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    for client in (2, 5):
+        store.put(client, state_of(client))
+    index = store.commit()
+    assert set(index) == {"2", "5"}
+    again = ClientStore(tmp_path)
+    again.restore(index)
+    assert len(again) == 2
+    for client in (2, 5):
+        assert not differences(again.get(client) or {}, state_of(client))
+    assert again.get(3) is None
+
+
+def test_a_kill_after_the_checkpoint_loses_only_what_came_after_it(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path, memory_bytes=600)
+    for client in range(4):
+        store.put(client, state_of(client))
+    index = store.commit()
+    store.forget_obsolete()
+    for client in range(6):
+        store.put(client, state_of(client, version=1))
+    store.commit()
+    assert files(tmp_path) > set(index.values()), "superseded files stay until the next checkpoint is safe"
+    again = ClientStore(tmp_path)
+    again.restore(index)
+    assert files(tmp_path) == set(index.values()), "files of lost rounds go"
+    assert len(again) == 4
+    for client in range(4):
+        assert not differences(again.get(client) or {}, state_of(client))
+
+
+def test_superseded_files_go_once_a_new_checkpoint_is_written(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    store.put(1, state_of(1))
+    first = store.commit()
+    store.put(1, state_of(1, version=1))
+    second = store.commit()
+    assert files(tmp_path) == {first["1"], second["1"]}
+    store.forget_obsolete()
+    assert files(tmp_path) == {second["1"]}
+    assert not differences(store.get(1) or {}, state_of(1, version=1))
+
+
+def test_a_commit_without_changes_writes_nothing(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    store.put(1, state_of(1))
+    index = store.commit()
+    written = (tmp_path / index["1"]).stat().st_mtime_ns
+    assert store.commit() == index
+    assert (tmp_path / index["1"]).stat().st_mtime_ns == written
+
+
+def test_names_of_lost_rounds_are_not_mistaken_for_new_ones(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    store.put(1, state_of(1))
+    index = store.commit()
+    store.put(1, state_of(1, version=1))
+    store.commit()
+    store.restore(index)
+    store.put(2, state_of(2))
+    later = store.commit()
+    store.forget_obsolete()
+    assert files(tmp_path) == set(later.values())
+    again = ClientStore(tmp_path)
+    again.restore(later)
+    assert not differences(again.get(1) or {}, state_of(1))
+    assert not differences(again.get(2) or {}, state_of(2))
+
+
+def test_a_store_without_a_folder_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    store = ClientStore(memory_bytes=600)
+    for client in range(5):
+        store.put(client, state_of(client))
+    assert files(tmp_path)
+    store.close()
+    assert not files(tmp_path)
