@@ -2,8 +2,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+VERSIONS := 3.11 3.12 3.13
 
-.PHONY: setup demo test test-cpus lint types bench bench-gpu clean
+.PHONY: setup demo test test-cpus test-pythons fuzz lint types bench bench-gpu clean
 
 setup: $(STAMP)
 
@@ -24,15 +25,29 @@ types: setup
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(if $(COVERAGE),--cov --cov-report=term)
 
 # Kernels of torch and oneDNN for other processors than this one, and the tests whose numbers could depend on them.
 CPUS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2
-NUMERICAL := tests/engine tests/methods tests/conformance tests/networks tests/diagnostics tests/test_losses.py \
-  tests/test_optim.py tests/test_network.py tests/test_statistics.py tests/test_segmentation.py tests/test_resume.py
+NUMERICAL := tests/engine tests/methods tests/conformance tests/networks tests/losses tests/tasks tests/diagnostics \
+  tests/test_network.py tests/runs/test_runs_resume.py
 
 test-cpus: setup
 	for cpu in $(CPUS); do echo "== $$cpu" && env $$cpu $(BIN)/python -m pytest -n 2 -q $(NUMERICAL) || exit 1; done
+
+# The whole suite under every supported Python that is installed, each in an environment of its own.
+test-pythons:
+	for version in $(VERSIONS); do \
+	  if ! python$$version -c '' 2> /dev/null; then echo "== Python $$version is not installed"; continue; fi; \
+	  echo "== Python $$version"; \
+	  $(MAKE) setup PYTHON=python$$version VENV=.venv-$$version || exit 1; \
+	  .venv-$$version/bin/mypy --python-version $$version || exit 1; \
+	  .venv-$$version/bin/python -m pytest -n 2 --dist worksteal -q || exit 1; \
+	done
+
+# The decoder of packets under many more examples than the tests feed it.
+fuzz: setup
+	FEWFED_FUZZ=50000 $(BIN)/python -m pytest -q --timeout 7200 tests/engine/test_engine_packet.py
 
 # On a machine that does nothing else: twenty minutes for the first two, three quarters of an hour for the last, which also makes an
 # environment for each of the other simulators.
@@ -47,12 +62,12 @@ FIVE := fedavg flea fedntd fedfa scaffold
 # line needs CIFAR-10 in a folder of FEWFED_DATA.
 bench-gpu:
 	$(PYTHON) benchmarks/steps.py --networks lenet5 --methods $(FIVE) --clients 128 --width 64
-	$(PYTHON) benchmarks/steps.py --networks harnet audionet --methods $(FIVE) --plans graphs \
+	$(PYTHON) benchmarks/steps.py --networks harnet audionet --methods $(FIVE) --modes graphs \
 	  --precisions tf32 float32 --clients 32
-	$(PYTHON) benchmarks/steps.py --networks mobilenetv2 resnet18 --methods $(FIVE) --plans graphs \
+	$(PYTHON) benchmarks/steps.py --networks mobilenetv2 resnet18 --methods $(FIVE) --modes graphs \
 	  --precisions bf16 float32 --compiled parts --clients 24
-	$(PYTHON) benchmarks/steps.py --networks mobilenetv2 --methods $(FIVE) --plans graphs --layout channels_last --clients 24
-	$(PYTHON) benchmarks/steps.py --plans eager stacked --precisions tf32 float32 --clients 16 --width 16
+	$(PYTHON) benchmarks/steps.py --networks mobilenetv2 --methods $(FIVE) --modes graphs --layout channels_last --clients 24
+	$(PYTHON) benchmarks/steps.py --modes eager stacked --precisions tf32 float32 --clients 16 --width 16
 	$(PYTHON) benchmarks/agreement.py
 	$(PYTHON) benchmarks/curves.py --data cifar10 --split qua:3 --clients 500 --rounds 100 --methods fedavg flea \
 	  --precisions bf16 --augment static
