@@ -1,4 +1,4 @@
-"""How far the device plans are from the CPU reference: every method, three rounds, float32, plain SGD.
+"""How far the modes of the device executor are from the CPU reference: every method, three rounds, float32, plain SGD.
 
     python benchmarks/agreement.py [--device cuda] [--methods flea ...] [--json FILE]
 
@@ -20,15 +20,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from fewfed import networks, tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
-from fewfed.engine.device.executor import Device
-from fewfed.engine.device.options import DeviceOptions
-from fewfed.engine.job import Executor, Job
+from fewfed.engine.executor import Executor
+from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.options import Options
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.homes import SimulatedHomes
+from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView, run_rounds
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
 from fewfed.methods.registry import choose, registered
 from fewfed.plan import Plan
-from fewfed.task import Classification
+from fewfed.tasks.classification import Classification
 from fewfed.training import Training
 
 CLASSES, CLIENTS, COHORT, ROUNDS = 10, 20, 6, 3
@@ -56,23 +57,24 @@ class Events:
         self.said: list[str] = []
 
     def after_round(self, view: RoundView) -> None:
-        self.said += view.metrics["events"]
+        self.said += [str(event) for event in view.record.events]
 
 
-def final(spec: str, device: str, plan: str) -> tuple[dict[str, torch.Tensor], list[str]]:
+def final(spec: str, device: str, mode: str) -> tuple[dict[str, torch.Tensor], list[str]]:
     chosen = choose(spec)
     training = Training(
         **{**chosen.training, "optimizer": "sgd", "lr": 0.02, "epochs": 2, "batch": 8, "reset": "round"}
     )
     net = networks.build("digits-cnn", (1, 8, 8), CLASSES, 0)
-    plan_of = Plan(0, training.batch, training.batch_rule, training.sampling)
-    job = Job(chosen.method, net, Classification(CLASSES), federation(), training, plan_of)
-    options = DeviceOptions(device, plan, width=4)  # type: ignore[arg-type]
-    executor: Executor = Sequential(job) if plan == "cpu" else Device(job, options)
-    events, store = Events(), ClientStore()
-    server = run_rounds(job, executor, [events], rounds=ROUNDS, cohort=COHORT, store=store)
-    state = next((s for s in (store.get(k) for k in range(CLIENTS)) if s is not None), None)
-    model = chosen.method.predictor(server, state or chosen.method.client_init(job.setup))
+    plan = Plan(0, training.batch, training.batch_rule, training.sampling)
+    job = Job(chosen.method, net, Classification(CLASSES), federation(), training, plan)
+    homes, events = SimulatedHomes(job), Events()
+    executor: Executor = Sequential(job, homes)
+    if mode != "cpu":
+        executor = Device(job, homes, Options(device=device, mode=mode, stack=4))  # type: ignore[arg-type]
+    server = run_rounds(job, executor, [events], rounds=ROUNDS, cohort=COHORT)
+    client = next((k for k in range(CLIENTS) if homes.remembered(k) is not None), 0)
+    model = chosen.method.predictor(server, homes.state(client))
     executor.close()
     return {name: leaf.double().cpu() for name, leaf in tree.leaves(model)}, events.said
 
@@ -88,18 +90,18 @@ def main() -> None:
     for spec in options.methods:
         reference, _ = final(spec, options.device, "cpu")
         table[spec] = {}
-        for plan in ("graphs", "stacked"):
+        for mode in ("graphs", "stacked"):
             try:
-                found, events = final(spec, options.device, plan)
+                found, events = final(spec, options.device, mode)
                 gap = max(float((found[name] - reference[name]).abs().max()) for name in reference)
-                table[spec][plan] = gap
+                table[spec][mode] = gap
                 said = f"  ({'; '.join(events)[:110]})" if events else ""
-                print(f"{spec:16} {plan:8} {gap:.1e}{said}", flush=True)
+                print(f"{spec:16} {mode:8} {gap:.1e}{said}", flush=True)
                 if events:
-                    table[spec][f"{plan}_said"] = events
+                    table[spec][f"{mode}_said"] = events
             except Exception as error:
-                table[spec][plan] = f"{type(error).__name__}: {str(error)[:200]}"
-                print(f"{spec:16} {plan:8} {table[spec][plan]}", flush=True)
+                table[spec][mode] = f"{type(error).__name__}: {str(error)[:200]}"
+                print(f"{spec:16} {mode:8} {table[spec][mode]}", flush=True)
         if options.json:
             options.json.write_text(json.dumps(table, indent=1))
 

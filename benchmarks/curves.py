@@ -10,6 +10,7 @@ With several seeds and precisions it also says how far the precisions' means lie
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import platform
 import shutil
@@ -25,10 +26,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from fewfed.data.readers.options import DataOptions
-from fewfed.experiment import Experiment
-from fewfed.folder import RunFolder
+from fewfed.engine.events import Event
+from fewfed.engine.executors.cuda.options import Options
 from fewfed.methods.registry import choose
-from fewfed.run import run
+from fewfed.runs.api import run
+from fewfed.runs.experiment import Experiment
+from fewfed.runs.folder import RunFolder
 from fewfed.settings import make
 from fewfed.training import Training
 
@@ -43,18 +46,19 @@ def one_run(options: argparse.Namespace, method: str, seed: int, precision: str)
         rounds=options.rounds,
         network=options.network,
         seed=seed,
-        executor=options.executor,
-        precision=precision,
     )
+    # Other executors have no choice of arithmetic.
+    executor = Options(precision=precision) if options.executor == "cuda" else options.executor  # type: ignore[arg-type]
     training = make(Training, {**choose(method).training, "epochs": options.epochs, "batch": options.batch}, "training")
     folder = Path(tempfile.mkdtemp()) / "run"
     began = time.perf_counter()
-    result = run(method, experiment, training, options=DataOptions(augment=options.augment), out=folder)
+    augmented = DataOptions(augment=options.augment)
+    result = run(method, experiment, training, options=augmented, executor=executor, out=folder)
     seconds = time.perf_counter() - began
     rounds = RunFolder.open(folder)[0].metrics()
     shutil.rmtree(folder.parent)
     curve = [row["accuracy"] for row in rounds if "accuracy" in row]
-    events = [event for row in rounds for event in row.get("events", [])]
+    events = [str(Event.from_json(event)) for row in rounds for event in row.get("events", [])]
     print(
         f"{method} seed {seed} {precision}: {seconds:.1f} s, best {max(curve):.4f}, last ten {mean_of_last(curve):.4f}"
         f"  {'; '.join(events)[:200]}",
@@ -63,7 +67,7 @@ def one_run(options: argparse.Namespace, method: str, seed: int, precision: str)
     return {
         "method": method, "seed": seed, "precision": precision, "seconds": seconds, "best": max(curve),
         "last": result.accuracy.last, "last_ten": mean_of_last(curve), "accuracy": curve, "events": events,
-        "training": vars(training),
+        "training": dataclasses.asdict(training),
     }  # fmt: skip
 
 
@@ -111,6 +115,8 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["float32"])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.executor != "cuda" and options.precisions != ["float32"]:
+        parser.error(f"--precisions {' '.join(options.precisions)}: expected --executor cuda")
     torch.set_num_threads(1)
     rows = []
     for method in options.methods:

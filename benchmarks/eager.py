@@ -128,11 +128,7 @@ def step_seconds(
 ) -> float:  # fmt: skip
     """Seconds a step, the median of some clients, warm. `cut`: how many stages come before the features FLea shares."""
     layers = augmented(stages, shape) if method == "fedfa" else list(stages)
-    model = nn.Sequential(*layers)
-    for part in model.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            part.num_batches_tracked = torch.zeros((), dtype=torch.long)  # As PyTorch makes it.
-    model.to(device).train()
+    model = as_pytorch_makes_it(nn.Sequential(*layers)).to(device).train()
     start = {key: value.clone() for key, value in model.state_dict().items()}
     loss = METHODS[method](model, shape, classes, cut)
     controls = [torch.zeros_like(p) for p in model.parameters()] if method == "scaffold" else []
@@ -158,6 +154,20 @@ def step_seconds(
                 optimizer.step()
                 steps += 1
         return steps
+
+    return median_seconds(turn, clients, device)
+
+
+def as_pytorch_makes_it(model: nn.Sequential) -> nn.Sequential:
+    """A model whose BatchNorm layers count batches."""
+    for part in model.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.num_batches_tracked = torch.zeros((), dtype=torch.long)
+    return model
+
+
+def median_seconds(turn: Callable[[], int], clients: int, device: str) -> float:
+    """Seconds a step over several turns, after one that counts for nothing; a turn says how many steps it took."""
 
     def wait() -> None:
         if device.startswith("cuda"):

@@ -7,6 +7,7 @@ python benchmarks/memory.py flea 1000 mobilenetv2 100  # FLea, 100 of 1 000 clie
 
 from __future__ import annotations
 
+import argparse
 import resource
 import sys
 import tempfile
@@ -20,13 +21,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from fewfed import networks
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
+from fewfed.engine.client_store import ClientStore
+from fewfed.engine.executors.workers.executor import Workers
+from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView, run_rounds
-from fewfed.engine.store import ClientStore
-from fewfed.engine.workers import Workers
 from fewfed.methods.registry import choose
 from fewfed.plan import Plan
-from fewfed.task import Classification
+from fewfed.tasks.classification import Classification
 from fewfed.training import Training
 
 ROWS, CLASSES, SHAPE = 4, 10, (3, 32, 32)
@@ -35,16 +37,25 @@ ROWS, CLASSES, SHAPE = 4, 10, (3, 32, 32)
 class Committing:
     """Writes states to disk after every round, as a run folder's checkpoint does."""
 
+    def __init__(self, store: ClientStore) -> None:
+        self._store = store
+
     def after_round(self, view: RoundView) -> None:
-        view.store.commit()
-        view.store.forget_obsolete()
-        failed = len(view.metrics["failed"])
-        print(f"round {view.clock.round + 1}: {len(view.store)} states kept, {failed} left out", flush=True)
+        view.executor.homes.commit()
+        view.executor.homes.settle()
+        failed = len(view.record.failed)
+        print(f"round {view.clock.round + 1}: {len(self._store)} states kept, {failed} left out", flush=True)
 
 
 def main() -> None:
-    method, clients, network = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    cohort = int(sys.argv[4]) if len(sys.argv) > 4 else clients
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("method")
+    parser.add_argument("clients", type=int)
+    parser.add_argument("network")
+    parser.add_argument("cohort", type=int, nargs="?", help="clients a round; all unless given")
+    given = parser.parse_args()
+    method, clients, network = given.method, given.clients, given.network
+    cohort = given.cohort or clients
     chosen = choose(method)
 
     def client(k: int) -> Examples:
@@ -57,9 +68,10 @@ def main() -> None:
     job = Job(chosen.method, net, Classification(CLASSES), federation, training, Plan(0, ROWS))
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        executor = Workers(job)
+        store = ClientStore(Path(folder))
+        executor = Workers(job, SimulatedHomes(job, store))
         try:
-            run_rounds(job, executor, [Committing()], rounds=2, cohort=cohort, store=ClientStore(Path(folder)))
+            run_rounds(job, executor, [Committing(store)], rounds=2, cohort=cohort)
         finally:
             executor.close()
     usage = [resource.getrusage(who).ru_maxrss / 2**20 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -23,15 +23,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from fewfed import networks
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
-from fewfed.engine.client import run_member
-from fewfed.engine.job import PSEUDO_CLIENT, Failed, Job, Member, Outcome
+from fewfed.engine.executor import Briefing, Invited
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.job import PSEUDO_CLIENT, Job
 from fewfed.engine.loop import run_rounds
-from fewfed.engine.sequential import Sequential
-from fewfed.engine.store import ClientStore
+from fewfed.engine.outcomes import Failed, Outcome
+from fewfed.engine.turn import Member, run_turn
 from fewfed.methods.registry import choose, registered
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Plan
-from fewfed.task import Classification
+from fewfed.tasks.classification import Classification
 from fewfed.training import Training
 from fewfed.tree import Tree
 
@@ -47,11 +48,11 @@ class Watching(Sequential):
         super().__init__(job)
         self.turn: tuple[Phase, Clock, Tree, Member] | None = None
 
-    def run(self, phase: Phase, clock: Clock, shared: Tree, members: Iterable[Member]) -> Iterator[Outcome]:
+    def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
         kept = list(members)
-        if phase.epochs and kept[0].client != PSEUDO_CLIENT:
-            self.turn = (phase, clock, shared, kept[0])
-        yield from super().run(phase, clock, shared, kept)
+        if briefing.phase.epochs and kept[0].client != PSEUDO_CLIENT:
+            self.turn = (briefing.phase, briefing.clock, briefing.shared, next(self.at_home(kept)))
+        yield from super().run(briefing, kept)
 
 
 def last_turn(spec: str) -> tuple[Job, tuple[Phase, Clock, Tree, Member]]:
@@ -66,16 +67,16 @@ def last_turn(spec: str) -> tuple[Job, tuple[Phase, Clock, Tree, Member]]:
     plan = Plan(0, training.batch, training.batch_rule, training.sampling)
     job = Job(chosen.method, net, Classification(CLASSES), federation, training, plan)
     executor = Watching(job)
-    run_rounds(job, executor, [], rounds=3, cohort=2, store=ClientStore())
+    run_rounds(job, executor, [], rounds=3, cohort=2)
     assert executor.turn is not None
     return job, executor.turn
 
 
 def one(job: Job, turn: tuple[Phase, Clock, Tree, Member]) -> int:
-    outcome = run_member(job, *turn)
+    outcome = run_turn(job, *turn)
     if isinstance(outcome, Failed):
         raise SystemExit(f"{job.method.label}: {outcome.reason}")
-    return outcome.steps
+    return outcome.packet.steps
 
 
 def arithmetic(job: Job, turn: tuple[Phase, Clock, Tree, Member]) -> float:

@@ -28,14 +28,14 @@ from bare import BareLoop, Work
 from fewfed import networks
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
+from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.job import Job
 from fewfed.engine.loop import Observer, RoundView, run_rounds
-from fewfed.engine.store import ClientStore
-from fewfed.executors import Surroundings, executor_for
-from fewfed.experiment import Experiment
 from fewfed.methods.fedavg import FedAvg
 from fewfed.plan import Plan
-from fewfed.task import Classification
+from fewfed.runs.executors import executor_for
+from fewfed.runs.experiment import resolve
+from fewfed.tasks.classification import Classification
 from fewfed.training import Training
 
 
@@ -74,10 +74,10 @@ def fewfed_rounds(name: str, clients: int, rounds: int, processes: int, observer
     training = Training(optimizer=setting["optimizer"], lr=0.01, lr_decay=0.0, epochs=5, batch=32)
     net = networks.build(name, shape, classes, 0)
     job = Job(FedAvg(), net, Classification(classes), federation, training, Plan(0, 32))
-    experiment = Experiment(executor="workers", processes=processes)
-    executor = executor_for(experiment, job, int(setting["cohort"]), Surroundings())
+    asked = resolve("fedavg", {"executor": "workers", "workers.processes": processes})
+    executor = executor_for(asked, job, SimulatedHomes(job), int(setting["cohort"]))
     try:
-        run_rounds(job, executor, observers, rounds=rounds, cohort=int(setting["cohort"]), store=ClientStore())
+        run_rounds(job, executor, observers, rounds=rounds, cohort=int(setting["cohort"]))
     finally:
         executor.close()
 

@@ -3,7 +3,7 @@
     python benchmarks/scaling.py [--part clients cohort processes] [--repeats 3] [--json FILE] [--plot FILE]
 
 clients    100 to 1 000 000 synthetic clients, 100 of them a round; also SCAFFOLD, which keeps states, FLea, which
-           shares features, and `fewfed.run` with rows in memory
+           shares features, and `fewfed.runs.run` with rows in memory
 cohort     10 to 1 000 of 10 000 clients: time of one client's turn
 processes  1 to all cores: speed
 
@@ -45,15 +45,17 @@ from scaling_report import disturbance, draw, table, verdicts
 from fewfed import Experiment, Training, networks, run
 from fewfed.data.examples import Dataset, Examples
 from fewfed.data.federation import GeneratedFederation
+from fewfed.engine.client_store import MEMORY_BYTES, ClientStore
+from fewfed.engine.executors.workers.executor import Workers
+from fewfed.engine.executors.workers.options import EXACT, Options
+from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.job import Job
 from fewfed.engine.loop import Observer, RoundView, run_rounds
-from fewfed.engine.store import MEMORY_BYTES, ClientStore
-from fewfed.engine.workers import Workers
-from fewfed.folder import environment
 from fewfed.methods.registry import choose
 from fewfed.plan import Plan
 from fewfed.report.curves import require_matplotlib
-from fewfed.task import Classification
+from fewfed.runs.folder import environment
+from fewfed.tasks.classification import Classification
 
 SHAPE, CLASSES, ROWS, BATCH = (1, 28, 28), 10, 50, 32
 COHORT = 100
@@ -67,7 +69,7 @@ SMALL_STORE = 16 * 2**20
 """Room for fewer states than a cohort has: from the first round on, states go to disk at every size alike."""
 
 IN_MEMORY_SHAPE, IN_MEMORY_ROWS = (8,), 2
-"""Through `fewfed.run` all rows lie in memory, so they are few and short."""
+"""Through `fewfed.runs.run` all rows lie in memory, so they are few and short."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Setting:
     """Rounds that are run first and not counted; FLea's first has no features yet."""
     store_bytes: int = MEMORY_BYTES
     in_memory: bool = False
-    """Whether it goes through `fewfed.run` with a data set, not through the engine with generated clients."""
+    """Whether it goes through `fewfed.runs.run` with a data set, not through the engine with generated clients."""
 
 
 def settings_of(part: str, processes: int) -> list[Setting]:
@@ -100,7 +102,7 @@ def settings_of(part: str, processes: int) -> list[Setting]:
             replace(base, series="scaffold", method="scaffold"),
             replace(base, series="scaffold, states on disk", method="scaffold", store_bytes=SMALL_STORE),
             replace(base, series="flea", method="flea", warm=2),
-            replace(base, series="fedavg, fewfed.run", rounds=20, in_memory=True),
+            replace(base, series="fedavg, fewfed.runs.run", rounds=20, in_memory=True),
         ]
         many = [(base, size) for size in SIZES] + [
             (one, size) for one in few for size in (REFERENCE_SIZE, LARGEST_SIZE)
@@ -179,6 +181,7 @@ def _kilobytes(text: str) -> dict[str, int]:
 class Weigh:
     """The observer that weighs the processes after the last round, while the workers still live."""
 
+    store: ClientStore
     early: Memory | None = None
     """The main process up to the end of the first round."""
     family: Memory | None = None
@@ -189,14 +192,14 @@ class Weigh:
     failed: int = 0
 
     def after_round(self, view: RoundView) -> None:
-        self.failed += len(view.metrics["failed"])
+        self.failed += len(view.record.failed)
         if view.clock.first:
-            self.first_seconds = view.metrics["train_seconds"]
+            self.first_seconds = view.record.train_seconds
             self.early = Memory.of_this_process()
             forget_peak()
         if view.clock.last:
             self.family = Memory.of_family()
-            self.states = len(view.store)
+            self.states = len(self.store)
 
     @property
     def memory(self) -> Memory:
@@ -210,8 +213,13 @@ def measure(setting: Setting) -> dict[str, Any]:
     """Run one setting in this process. Start-up is what comes before the first round, without Python's imports."""
     torch.set_num_threads(1)
     began = time.perf_counter()
-    clock, weigh = Clock(), Weigh()
-    (_run_in_memory if setting.in_memory else _run_generated)(setting, [clock, weigh])
+    store = ClientStore(memory_bytes=setting.store_bytes)
+    clock, weigh = Clock(), Weigh(store)
+    if setting.in_memory:
+        _run_in_memory(setting, [clock, weigh])
+    else:
+        _run_generated(setting, store, [clock, weigh])
+    store.close()
     if weigh.failed:
         raise SystemExit(f"{weigh.failed} turns of {setting} failed: their time would count for nothing")
     kept = clock.times[setting.warm - 1 :]
@@ -225,19 +233,17 @@ def measure(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _run_generated(setting: Setting, observers: Sequence[Observer]) -> None:
+def _run_generated(setting: Setting, store: ClientStore, observers: Sequence[Observer]) -> None:
     make = synthetic(SHAPE, CLASSES, ROWS)
     federation = GeneratedFederation(setting.clients, lambda k: Examples(*make(k)), Examples(*make(-1)), CLASSES)
     training = Training(optimizer="sgd", lr=0.01, lr_decay=0.0, epochs=1, batch=BATCH)
     net = networks.build("lenet5", SHAPE, CLASSES, 0)
     job = Job(choose(setting.method).method, net, Classification(CLASSES), federation, training, Plan(0, BATCH))
-    store = ClientStore(memory_bytes=setting.store_bytes)
-    executor = Workers(job, setting.processes)
+    executor = Workers(job, SimulatedHomes(job, store), replace(EXACT, processes=setting.processes))
     try:
-        run_rounds(job, executor, observers, rounds=setting.warm + setting.rounds, cohort=setting.cohort, store=store)
+        run_rounds(job, executor, observers, rounds=setting.warm + setting.rounds, cohort=setting.cohort)
     finally:
         executor.close()
-        store.close()
 
 
 def _run_in_memory(setting: Setting, observers: Sequence[Observer]) -> None:
@@ -252,13 +258,12 @@ def _run_in_memory(setting: Setting, observers: Sequence[Observer]) -> None:
         cohort=setting.cohort,
         rounds=setting.warm + setting.rounds,
         network="mlp",
-        executor="workers",
-        cpu_stack=1,
-        processes=setting.processes,
     )
+    executor = Options(processes=setting.processes, stack=1)
     training = Training(optimizer="sgd", lr=0.01, epochs=1, batch=IN_MEMORY_ROWS)
     with tempfile.TemporaryDirectory(prefix="fewfed-scaling-") as folder:
-        run(setting.method, experiment, training, data=data, out=Path(folder) / "run", observers=observers)
+        out = Path(folder) / "run"
+        run(setting.method, experiment, training, executor=executor, data=data, out=out, observers=observers)
 
 
 def measured(setting: Setting, repeat: int) -> dict[str, Any]:
@@ -272,6 +277,20 @@ def measured(setting: Setting, repeat: int) -> dict[str, Any]:
     disturbed = max(0.0, everyone - own) / possible
     found = json.loads(finished.stdout.splitlines()[-1])
     return {**asdict(setting), "repeat": repeat, **found, "others": disturbed}
+
+
+def measured_part(part: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """All settings of a part, one after another, then all of them again."""
+    for repeat in range(options.repeats):
+        for setting in settings_of(part, options.processes):
+            record = measured(setting, repeat)
+            seconds = statistics.median(record["round_seconds"])
+            print(
+                f"{part} {repeat + 1}/{options.repeats}: {setting.series}, {setting.x}: {seconds:.3f} s a round",
+                file=sys.stderr,
+                flush=True,
+            )
+            yield record
 
 
 def _busy_seconds() -> tuple[float, float, float]:
@@ -316,17 +335,7 @@ def main() -> None:
     if options.plot:
         require_matplotlib()
     began = time.perf_counter()
-    records: list[dict[str, Any]] = []
-    for part in dict.fromkeys(options.part):
-        for repeat in range(options.repeats):
-            for setting in settings_of(part, options.processes):
-                records.append(measured(setting, repeat))
-                seconds = statistics.median(records[-1]["round_seconds"])
-                print(
-                    f"{part} {repeat + 1}/{options.repeats}: {setting.series}, {setting.x}: {seconds:.3f} s a round",
-                    file=sys.stderr,
-                    flush=True,
-                )
+    records = [record for part in dict.fromkeys(options.part) for record in measured_part(part, options)]
     print(table(records))
     print("\n".join([*verdicts(records), disturbance(records)]))
     for path in (options.json, options.plot):

@@ -1,10 +1,10 @@
-"""Time per client step of each network: a bare eager loop, the `graphs` plan, the `stacked` plan, on one device.
+"""Time per client step of each network: a bare eager loop, the modes `graphs` and `stacked`, on one device.
 
     python benchmarks/steps.py [--device cuda] [--networks lenet5 harnet ...] [--methods fedavg flea ...] [--json FILE]
 
 Every row is measured in one process, the bare loop right before and after. Batch 32, Adam (SCAFFOLD: SGD), 20 steps a
 client. The bare loop is what a tutorial writes (`benchmarks/eager.py`), of the same method and, in brackets, of FedAvg.
-Plan `eager` is fewfed's own training loop on the device. The floor is the larger of bytes moved (parameters, gradients,
+Mode `eager` is fewfed's own training loop on the device. The floor is the larger of bytes moved (parameters, gradients,
 moments, read and written once a step) over the copy bandwidth and of multiply-adds over the matrix rate, both measured
 in the same run.
 """
@@ -31,14 +31,19 @@ from fewfed import networks
 from fewfed.data.examples import Dataset, Examples
 from fewfed.data.federation import SplitFederation
 from fewfed.data.splits import Split
+from fewfed.engine.client_store import ClientStore
 from fewfed.engine.combine import Combiner
-from fewfed.engine.device.executor import Device
-from fewfed.engine.device.options import DeviceOptions
-from fewfed.engine.job import Block, Failed, Job, Member
+from fewfed.engine.executor import Briefing, Invited
+from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.options import Options
+from fewfed.engine.homes import SimulatedHomes
+from fewfed.engine.job import Job
+from fewfed.engine.outcomes import Failed, Partial
+from fewfed.engine.schema import Schemas
 from fewfed.methods.registry import choose
 from fewfed.phase import Clock
 from fewfed.plan import Plan
-from fewfed.task import Classification
+from fewfed.tasks.classification import Classification
 from fewfed.training import Training
 
 SHAPES = {
@@ -69,7 +74,7 @@ def bare(name: str, method: str, device: str) -> float:
     )  # fmt: skip
 
 
-def planned(name: str, method: str, options: DeviceOptions, clients: int) -> tuple[float, list[str]]:
+def timed(name: str, method: str, options: Options, clients: int) -> tuple[float, list[str]]:
     """Seconds a step of whole phases of a method, warm; and what the executor said."""
     shape, classes = SHAPES[name]
     chosen = choose(method)
@@ -84,7 +89,9 @@ def planned(name: str, method: str, options: DeviceOptions, clients: int) -> tup
     federation = SplitFederation(dataset, split)
     net = networks.build(name, shape, classes, 0)
     job = Job(chosen.method, net, Classification(classes), federation, training, Plan(0, BATCH))
-    executor = Device(job, options)
+    # States stay where they are: this is about steps.
+    executor = Device(job, SimulatedHomes(job, ClientStore(memory_bytes=1 << 40)), options)
+    schemas = Schemas(job)
     server = executor.place(chosen.method.server_init(job.setup))
     times: list[float] = []
     events: list[str] = []
@@ -92,26 +99,29 @@ def planned(name: str, method: str, options: DeviceOptions, clients: int) -> tup
     for number in range(5):
         clock = Clock(number, 1000, EPOCHS)
         for phase in chosen.method.phases(clock):
-            shared = chosen.method.broadcast(server, phase)
-            state = chosen.method.client_init(job.setup)
-            members = [Member(k, chosen.method.personal(server, phase, k), state) for k in range(clients)]
-            combiner = Combiner(phase)
+            shared = phase.does.broadcast(server)
+            members = [Invited(k, phase.does.personal(server, k)) for k in range(clients)]
+            schema = schemas.of(phase, clock, shared, members[0].personal, members[0].client)
+            combiner = Combiner(phase, clients)
             wait(options.device)
             began = time.perf_counter()
             taken = 0
-            for outcome in executor.run(phase, clock, shared, members):
+            for outcome in executor.run(Briefing(phase, clock, shared, schema), members):
                 if isinstance(outcome, Failed):
                     raise SystemExit(f"{method} on {name}: client {outcome.client}: {outcome.reason}")
-                done = outcome.done if isinstance(outcome, Block) else (outcome,)
-                taken += sum(turn.steps for turn in done)
-                combiner.add_block(done)
+                if isinstance(outcome, Partial):
+                    taken += sum(packet.steps for packet in outcome.packets)
+                    combiner.merge(outcome.combined)
+                else:
+                    taken += outcome.packet.steps
+                    combiner.add(outcome.packet)
             combined = combiner.finish()
             wait(options.device)
             if phase.epochs and number >= 2:
                 times.append(time.perf_counter() - began)
                 steps = taken
-            server = chosen.method.absorb(server, phase, combined)
-        events += executor.events()
+            server = phase.does.absorb(server, combined)
+        events += map(str, executor.events())
     executor.close()
     return min(times) / steps, events
 
@@ -161,7 +171,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--networks", nargs="*", default=list(SHAPES))
     parser.add_argument("--methods", nargs="*", default=["fedavg"])
-    parser.add_argument("--plans", nargs="*", default=["graphs", "stacked"])
+    parser.add_argument("--modes", nargs="*", default=["graphs", "stacked"])
     parser.add_argument("--precisions", nargs="*", default=["float32"])
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--streams", type=int, default=8)
@@ -169,6 +179,7 @@ def main() -> None:
     parser.add_argument("--compiled", choices=["auto", "none", "parts", "steps"], default="none")
     parser.add_argument("--layout", choices=["auto", "plain", "channels_last"], default="auto")
     parser.add_argument("--kernels", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--deterministic", action="store_true", help="the same bits each time, as runs have by default")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -180,23 +191,24 @@ def main() -> None:
         for method in options.methods:
             own = bare(name, method, options.device) if method in METHODS else plain
             for precision in options.precisions:
-                for plan in options.plans:
-                    setting = DeviceOptions(
-                        options.device, plan, precision, options.streams, options.width, options.compiled,
-                        options.layout, options.kernels,
+                for mode in options.modes:
+                    setting = Options(
+                        device=options.device, mode=mode, precision=precision, streams=options.streams,
+                        stack=options.width, compiled=options.compiled, layout=options.layout, kernels=options.kernels,
+                        deterministic=options.deterministic,
                     )  # fmt: skip
                     # Step by step, one client takes as long as any other.
-                    clients = min(options.clients, 4) if plan == "eager" else options.clients
+                    clients = min(options.clients, 4) if mode == "eager" else options.clients
                     try:
-                        seconds, events = planned(name, method, setting, clients)
+                        seconds, events = timed(name, method, setting, clients)
                     except Exception as error:
                         print(
-                            f"{name} {method} {plan} {precision}: {type(error).__name__}: {str(error)[:200]}",
+                            f"{name} {method} {mode} {precision}: {type(error).__name__}: {str(error)[:200]}",
                             flush=True,
                         )
                         continue
                     row = {
-                        "network": name, "method": method, "plan": plan, "precision": precision,
+                        "network": name, "method": method, "mode": mode, "precision": precision,
                         "compiled": options.compiled, "layout": options.layout, "kernels": options.kernels,
                         "bare_fedavg_ms": 1e3 * plain, "bare_ms": 1e3 * own, "ms": 1e3 * seconds,
                         "times_faster_than_fedavg": plain / seconds, "times_faster": own / seconds,
@@ -204,7 +216,7 @@ def main() -> None:
                     }  # fmt: skip
                     results.append(row)
                     print(
-                        f"{name:12} {method:10} {plan:8} {precision:8} {options.compiled:6} "
+                        f"{name:12} {method:10} {mode:8} {precision:8} {options.compiled:6} "
                         f"bare {1e3 * own:7.3f} ms (fedavg {1e3 * plain:7.3f})  fewfed {1e3 * seconds:7.4f} ms  "
                         f"{own / seconds:6.1f} x ({plain / seconds:6.1f} x)  floor {1e3 * least[precision]:.4f} ms  "
                         f"{'; '.join(events)[:160]}",

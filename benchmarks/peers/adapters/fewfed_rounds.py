@@ -6,14 +6,14 @@ from peers import contract, workload
 
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
+from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView, run_rounds
-from fewfed.engine.store import ClientStore
-from fewfed.executors import Surroundings, executor_for
-from fewfed.experiment import Experiment
 from fewfed.methods.fedavg import FedAvg
 from fewfed.plan import Plan
-from fewfed.task import Classification
+from fewfed.runs.executors import executor_for
+from fewfed.runs.experiment import resolve
+from fewfed.tasks.classification import Classification
 from fewfed.training import Training
 
 
@@ -25,7 +25,7 @@ class Watch:
         self.steps = 0
 
     def after_round(self, view: RoundView) -> None:
-        self.steps += sum(phase.steps for phase in view.phases)
+        self.steps += sum(phase.steps for phase in view.record.phases.values())
         self.clock.tick()
 
 
@@ -42,10 +42,11 @@ def main() -> None:
     net = workload.network(setting)
     job = Job(FedAvg(), net, Classification(setting.classes), federation, training, Plan(0, setting.batch))
     watch = Watch()
-    experiment = Experiment(executor="workers", processes=asked.processes)  # All else as everybody gets it.
-    executor = executor_for(experiment, job, setting.cohort, Surroundings())
+    # All else as everybody gets it.
+    resolved = resolve("fedavg", {"executor": "workers", "workers.processes": asked.processes})
+    executor = executor_for(resolved, job, SimulatedHomes(job), setting.cohort)
     try:
-        server = run_rounds(job, executor, [watch], rounds=asked.rounds, cohort=setting.cohort, store=ClientStore())
+        server = run_rounds(job, executor, [watch], rounds=asked.rounds, cohort=setting.cohort)
     finally:
         executor.close()
     contract.hand_back(
