@@ -9,7 +9,8 @@ import torch
 from fewfed.data.examples import Examples
 from fewfed.engine.job import Job
 from fewfed.engine.threads import one_thread
-from fewfed.method import Context, Report
+from fewfed.engine.turn import Member, context_with
+from fewfed.method import Report
 from fewfed.phase import Clock, Phase
 from fewfed.tree import Tree
 
@@ -20,24 +21,12 @@ def blank_report(
     job: Job, phase: Phase, clock: Clock, shared: Tree, personal: Tree, client: int, state: Tree, rows: int = ROWS
 ) -> Report:
     """What a client of blank rows reports without having trained."""
-    shape, training = tuple(job.federation.shape), job.training_of(phase)
+    shape = tuple(job.federation.shape)
     labels = job.task.blank_labels(rows, shape)
-    ctx = Context(
-        net=job.net,
-        task=job.task,
-        plan=dataclasses.replace(job.plan, batch=training.batch, rule=training.batch_rule, dtype=job.net.dtype),
-        phase=phase,
-        clock=clock,
-        client=client,
-        lr=training.lr_at(clock.round),
-        shape=shape,
-        data=Examples(torch.zeros(rows, *shape, dtype=job.net.dtype), labels),
-        counts=torch.bincount(labels, minlength=job.task.classes) if job.task.classes else torch.zeros(0),
-        shared=shared,
-        personal=personal,
-        state=state,
-        steps=1,
-    )
+    data = Examples(torch.zeros(rows, *shape, dtype=job.net.dtype), labels)
+    counts = torch.bincount(labels, minlength=job.task.classes) if job.task.classes else torch.zeros(0)
+    ctx = context_with(job, phase, clock, data, counts, shared, Member(client, personal, state))
+    ctx = dataclasses.replace(ctx, steps=1)
     with one_thread():
         work = phase.does.begin(ctx)
         with torch.no_grad():

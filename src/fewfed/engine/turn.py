@@ -78,7 +78,6 @@ def network_randomness(job: Job, clock: Clock, phase: Phase, client: int) -> Ite
 def context_of(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member) -> Context:
     """What the method may look at for this member."""
     federation = job.federation
-    training = job.training_of(phase)
     if member.client != PSEUDO_CLIENT:
         data = federation.examples(member.client)
         counts = federation.counts(member.client)
@@ -88,6 +87,14 @@ def context_of(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Membe
     else:
         data = Examples(federation.test.x[:0], federation.test.y[:0])
         counts = torch.zeros(job.task.classes, dtype=torch.long)
+    return context_with(job, phase, clock, data, counts, shared, member)
+
+
+def context_with(
+    job: Job, phase: Phase, clock: Clock, data: Examples, counts: Tensor, shared: Tree, member: Member
+) -> Context:
+    """What the method may look at for a member with these rows."""
+    training = job.training_of(phase)
     return Context(
         net=job.net,
         task=job.task,
@@ -96,7 +103,7 @@ def context_of(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Membe
         clock=clock,
         client=member.client,
         lr=training.lr_at(clock.round),
-        shape=tuple(federation.shape),
+        shape=tuple(job.federation.shape),
         data=data,
         counts=counts,
         shared=shared,
