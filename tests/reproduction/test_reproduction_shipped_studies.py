@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ from fewfed.reproduction.library import Library
 
 FOLDER = Path(__file__).parents[2] / "reproduce"
 LIBRARY = Library.at(FOLDER)
+study_of = cache(LIBRARY.study)  # The largest take seconds to read.
 FLEA = sorted(name for name in LIBRARY.names() if name.startswith("flea"))
 
 
 @pytest.mark.parametrize("name", FLEA)
 def test_it_can_be_read_and_says_what_it_is(name: str) -> None:
-    study = LIBRARY.study(name)
+    study = study_of(name)
     assert study.what
     assert study.paper
     assert study.runs
@@ -36,7 +38,7 @@ def test_it_can_be_read_and_says_what_it_is(name: str) -> None:
     ],
 )
 def test_every_published_row_belongs_to_exactly_one_setting(name: str, table: str, left_out: dict[str, str]) -> None:
-    study = LIBRARY.study(name)
+    study = study_of(name)
     assert study.published is not None
     assert study.published.table == table
     settings = {run.setting: run.at for run in study.runs}
@@ -49,7 +51,7 @@ def test_every_published_row_belongs_to_exactly_one_setting(name: str, table: st
 
 
 def test_table_1_is_run_as_the_paper_says() -> None:
-    study = LIBRARY.study("flea-table1")
+    study = study_of("flea-table1")
     assert len(study.runs) == 18 * 11 * 5
     cohorts = {run.at["clients"]: run.resolved.experiment.cohort_size(int(run.at["clients"])) for run in study.runs}
     assert cohorts == {500: 50, 1000: 100, 70: 7, 140: 14, 75: 8, 150: 15}
@@ -64,7 +66,7 @@ def test_table_1_is_run_as_the_paper_says() -> None:
 
 
 def test_the_released_log_is_run_with_the_released_code() -> None:
-    study = LIBRARY.study("flea-log-har")
+    study = study_of("flea-log-har")
     (run,) = study.runs
     assert run.resolved.chosen.preset == "official"
     assert run.resolved.training.lr_at(49) == pytest.approx(1.18e-4)
@@ -78,7 +80,7 @@ def test_the_released_log_is_run_with_the_released_code() -> None:
 
 
 def test_ablations_differ_from_flea_in_what_they_are_named_after() -> None:
-    study = LIBRARY.study("flea-iclr-table8")
+    study = study_of("flea-iclr-table8")
     fields = {str(run.at["method"]): dict(run.resolved.values) for run in study.runs}
     assert fields == {
         "fedmix": {},

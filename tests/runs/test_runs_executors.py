@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -379,9 +380,11 @@ PLUGIN = Plugin("polite", "one after another", make, Options)
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: Patch) -> Callable[..., None]:
-    """Installs a package with an executor, as pip would, where programs that are started find it."""
+def installed(tmp_path: Path, monkeypatch: Patch) -> Iterator[Callable[..., None]]:
+    """Installs a package with an executor, as pip would, where this process and programs that are started find it."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    plugins.cache_clear()
 
     def install(code: str = POLITE, names: str = "polite_executor:PLUGIN") -> None:
         about = tmp_path / "site" / "polite_executor-1.0.dist-info"
@@ -390,7 +393,9 @@ def installed(tmp_path: Path, monkeypatch: Patch) -> Callable[..., None]:
         (about / "entry_points.txt").write_text(f"[fewfed.executors]\npolite = {names}\n")
         (about.parent / "polite_executor.py").write_text(code)
 
-    return install
+    yield install
+    sys.modules.pop("polite_executor", None)
+    plugins.cache_clear()
 
 
 def greetings(folder: Path) -> list[list[str]]:
@@ -423,7 +428,7 @@ def test_an_executor_of_another_package_runs_by_name_and_takes_its_options(
 
 
 def test_options_of_an_executor_of_another_package_are_checked_as_ours_are(
-    tmp_path: Path, installed: Callable[..., None]
+    tmp_path: Path, installed: Callable[..., None], capsys: Capture, monkeypatch: Patch
 ) -> None:
     installed()
     for chosen, mentions in (
@@ -435,8 +440,9 @@ def test_options_of_an_executor_of_another_package_are_checked_as_ours_are(
             ["polite.loud = True needs executor 'polite', not 'sequential'", "leave the option out"],
         ),
     ):
-        ended = program("run", "fedavg", *SMALL, *chosen, "--out", "out", cwd=tmp_path)
-        assert_refused((ended.returncode, ended.stdout, ended.stderr), mentions, tmp_path / "out")
+        out = tmp_path / "out"
+        ended = called(capsys, monkeypatch, "run", "fedavg", *SMALL, *chosen, "--out", str(out))
+        assert_refused(ended, mentions, out)
 
 
 @pytest.mark.parametrize(
@@ -450,12 +456,18 @@ def test_options_of_an_executor_of_another_package_are_checked_as_ours_are(
     ids=["no plugin", "a name that is taken", "broken", "gone"],
 )
 def test_a_package_whose_executor_is_none_is_named(
-    code: str, names: str, mention: str, tmp_path: Path, installed: Callable[..., None]
+    code: str,
+    names: str,
+    mention: str,
+    tmp_path: Path,
+    installed: Callable[..., None],
+    capsys: Capture,
+    monkeypatch: Patch,
 ) -> None:
     installed(code, names)
-    ended = program("run", "fedavg", *SMALL, "--out", "out", cwd=tmp_path)
+    ended = called(capsys, monkeypatch, "run", "fedavg", *SMALL, "--out", str(tmp_path / "out"))
     mentions = [f"entry point '{names}' of group fewfed.executors", mention, "repair or remove its package"]
-    assert_refused((ended.returncode, ended.stdout, ended.stderr), mentions, tmp_path / "out")
+    assert_refused(ended, mentions, tmp_path / "out")
 
 
 def test_without_other_packages_there_are_ours() -> None:
