@@ -2,10 +2,11 @@
 
     python benchmarks/before_after.py OTHER_CHECKOUT [--rounds 20]
 
-Both checkouts run the workloads of their own `benchmarks/overhead.py`, with this Python, and wait after each round while
-the other has its turn. A ratio is the time of one round here over the mean of the other's rounds right before and after
-it, so that a machine which slows down for a minute slows both; what is printed is the median over rounds. Timing chooses
-stacks and memory layout once a process, so `--starts` begins both processes anew, and says the median of each start.
+Both checkouts run the workloads of their own `benchmarks/overhead.py`, with this Python, and wait after each round
+while the other has its turn. A ratio is the time of one round here over the mean of the other's rounds right before and
+after it, so that a machine which slows down for a minute slows both; what is printed is the median over rounds. Timing
+chooses stacks and memory layout once a process, so `--starts` begins both processes anew, and says the median of each
+start. A checkout compared with a copy of itself shows how far such medians are apart by chance.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ def main() -> None:
         for _ in range(options.starts):
             starts.append(ratios_of(options.other, workload, options.rounds, options.processes))
             print(f"{workload}: this checkout takes {Ratios(starts[-1])} of the other's time", flush=True)
-        print(f"{workload}, all starts: {statistics.median(ratio for start in starts for ratio in start):.3f}", flush=True)
+        print(
+            f"{workload}, all starts: {statistics.median(ratio for start in starts for ratio in start):.3f}", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=Tr
 hypothesis.settings.load_profile("repeatable")
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Looked at when Triton is first imported, by whatever test comes first.
+
+
+for each in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(each) is signal.SIG_IGN:  # Tests in the background: what they start would ignore it as well.
+        signal.signal(each, signal.default_int_handler if each is signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True, scope="session")

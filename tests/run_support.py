@@ -19,12 +19,12 @@ import torch
 from fewfed import Experiment, Training
 from fewfed.engine import storage
 from fewfed.engine.loop import RoundView
-from fewfed.runs.folder import CHECKPOINT, METRICS, MODEL, RunFolder
+from fewfed.runs.folder import BEFORE, CHECKPOINT, METRICS, MODEL, RunFolder
 from fewfed.tree import Tree
 from support import same
 
 PATIENCE = 30.0
-TIMES = ("seconds", "train_seconds", "events")
+TIMES = ("seconds", "train_seconds", "events", "chain")
 """What two runs of the same configuration may differ in."""
 
 SMALL = ("--network", "mlp", "--clients", "6", "--cohort", "3", "--rounds", "3", "--epochs", "1")
@@ -49,8 +49,15 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 def states(folder: Path) -> dict[str, Tree]:
     """What every client remembers at the last checkpoint."""
-    _, facts = storage.load(folder / CHECKPOINT)
-    return {client: storage.load(folder / "clients" / name)[0] for client, name in facts["states"].items()}
+    files = state_files(folder, CHECKPOINT)
+    return {client: storage.load(folder / "clients" / name)[0] for client, name in files.items()}
+
+
+def state_files(folder: Path, checkpoint: str) -> dict[str, str]:
+    """The file of every client's state that a checkpoint names."""
+    if not (folder / checkpoint).exists():
+        return {}
+    return {client: name for client, (name, _) in storage.load(folder / checkpoint)[1]["states"].items()}
 
 
 def assert_same_end(folder: Path, reference: Path) -> None:
@@ -59,10 +66,11 @@ def assert_same_end(folder: Path, reference: Path) -> None:
     for name in (MODEL, CHECKPOINT):
         assert same(storage.load(folder / name)[0], storage.load(reference / name)[0]), name
     assert same(states(folder), states(reference))
-    kept = set(storage.load(folder / CHECKPOINT)[1]["states"].values())
+    kept = {name for checkpoint in (CHECKPOINT, BEFORE) for name in state_files(folder, checkpoint).values()}
     clients = folder / "clients"
     assert {file.name for file in clients.iterdir()} == kept if clients.exists() else not kept
     assert not list(folder.rglob("*.part"))
+    assert not list(folder.rglob("*.new"))
     ours, theirs = RunFolder(folder).result(), RunFolder(reference).result()
     assert ours is not None
     assert theirs is not None
@@ -129,7 +137,8 @@ def started(*arguments: str, cwd: Path, **options: Any) -> subprocess.Popen[str]
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
+        # Where the tests themselves run in the background, Ctrl-C is ignored, which programs would inherit.
+        **{"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler), **options},
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +61,20 @@ class Role(StrEnum):
     """How well the client's own rows are predicted."""
 
 
+def _refuse_other(value: Any, kind: type[Enum], what: str) -> None:
+    """Raise unless a value is one of an enumeration's."""
+    if not isinstance(value, kind):
+        known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+        raise ConfigError(f"{what} is {value!r:.60}: expected one of {known}")
+
+
+def _refuse_no_number(value: Any, what: str) -> None:
+    """Raise unless a value is a finite number from 0 on."""
+    is_number = isinstance(value, (int, float, Real)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf:
+        raise ConfigError(f"{what} = {value!r}: expected a finite number from 0 on")
+
+
 @dataclass(frozen=True)
 class Upload:
     """What a phase declares of one name that leaves a client. This *is* the privacy statement."""
@@ -69,6 +85,11 @@ class Upload:
     """How many rows it may have for each row of the client's data: 0.1 is a tenth of them, 0 says that its first
     dimension counts no rows of data."""
 
+    def __post_init__(self) -> None:
+        _refuse_other(self.combine, Combine, "the combination of an upload")
+        _refuse_other(self.role, Role, "the role of an upload")
+        _refuse_no_number(self.rows, "rows of an upload")
+
 
 @dataclass(frozen=True)
 class Weight:
@@ -76,6 +97,10 @@ class Weight:
 
     per_row: float = 1.0
     beside: float = 0.0
+
+    def __post_init__(self) -> None:
+        _refuse_no_number(self.per_row, "weight per_row")
+        _refuse_no_number(self.beside, "weight beside")
 
     def most(self, rows: int) -> float:
         return self.per_row * rows + self.beside
@@ -131,11 +156,28 @@ class Phase:
     """Training fields that are this phase's own: another optimiser for a generator, say."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ConfigError(f"a phase is named {self.name!r}: expected a text that is not empty")
         if not callable(getattr(self.does, "broadcast", None)):
             raise ConfigError(
                 f"phase '{self.name}' was given {self.does!r} as its functions: expected the method or a group of "
                 f"functions, as in Phase('{self.name}', self, clock.epochs). Methods written for fewfed 0.1 leave it "
                 "out: CHANGELOG.md says what changed in 0.2"
+            )
+        if not isinstance(self.epochs, (int, Integral)) or isinstance(self.epochs, bool) or self.epochs < 0:
+            raise ConfigError(f"phase '{self.name}' has epochs = {self.epochs!r}: expected a whole number from 0 on")
+        self._check_uploads()
+        _refuse_other(self.cohort, Cohort, f"the cohort of phase '{self.name}'")
+        if not isinstance(self.weight, Weight):
+            raise ConfigError(f"phase '{self.name}' has weight = {self.weight!r}: expected a Weight, as in Weight(1.0)")
+        if not isinstance(self.training, Mapping):
+            raise ConfigError(f"phase '{self.name}' has training = {self.training!r}: expected named values")
+
+    def _check_uploads(self) -> None:
+        if not isinstance(self.uploads, Mapping):
+            raise ConfigError(
+                f"phase '{self.name}' has uploads = {self.uploads!r}: expected what is declared of each name, as in "
+                "{'model': Upload(Combine.MEAN, Role.MODEL)}"
             )
         for name, upload in self.uploads.items():
             if not isinstance(upload, Upload):
@@ -144,6 +186,11 @@ class Phase:
                     "role, as in Upload(Combine.MEAN, Role.MODEL). Methods written for fewfed 0.1 name the combination "
                     "alone: CHANGELOG.md says what changed in 0.2"
                 )
+        if not isinstance(self.relayed, Set) or self.relayed - self.uploads.keys():
+            raise ConfigError(
+                f"phase '{self.name}' has relayed = {self.relayed!r}: expected a set of names of its uploads, of which "
+                f"there are {', '.join(self.uploads) or 'none'}"
+            )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ module checks them, reads them from text (`--set mu=0.1`) and describes them (`f
 from __future__ import annotations
 
 import dataclasses
-import math
 import types
 import typing
 from collections.abc import Mapping
@@ -16,6 +15,12 @@ from typing import Any, Literal, Self, TypeVar
 from fewfed.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
+
+_LARGEST = 2**63 - 1
+"""Whole numbers beyond it fit into no array, no file and no loop that ends."""
+_LONGEST = 4096
+"""Characters of a text: as many as the path of a file may have."""
+_SHOWN = 100
 
 
 def setting(
@@ -105,7 +110,7 @@ def convert(name: str, value: Any, hint: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     if isinstance(value, int) and not isinstance(value, bool) and float in _options(hint) and int not in _options(hint):
-        return float(value)
+        return float(value) if _is_moderate(value) else value
     if not isinstance(value, str):
         return value
     for option in _options(hint):
@@ -114,7 +119,16 @@ def convert(name: str, value: Any, hint: Any) -> Any:
             return parsed
     if type(None) in _options(hint) and value.lower() in ("none", "null", ""):
         return None
-    raise ConfigError(f"{name} = {value!r}: expected {type_name(hint)}", key=name, value=value)
+    raise ConfigError(f"{name} = {shown(value)}: expected {type_name(hint)}", key=name, value=value)
+
+
+def shown(value: Any) -> str:
+    """A value as it is written in a sentence, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # A whole number of thousands of digits, or an object of the user's.
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
 
 def describe(cls: type[Any]) -> list[Described]:
@@ -172,21 +186,31 @@ def _parse(text: str, hint: Any) -> Any:
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
     if not any(_fits(value, option) for option in _options(hint)):
-        raise ConfigError(f"{name} = {value!r}: expected {type_name(hint)}", key=name, value=value)
+        raise ConfigError(f"{name} = {shown(value)}: expected {type_name(hint)}", key=name, value=value)
+    if isinstance(value, str) and ("\0" in value or len(value) > _LONGEST):
+        expected = f"expected a text of at most {_LONGEST} characters, none of them NUL"
+        raise ConfigError(f"{name} = {shown(value)}: {expected}", key=name, value=value)
+    if not _is_moderate(value):
+        expected = "expected a number between -2**63 and 2**63"
+        raise ConfigError(f"{name} = {shown(value)}: {expected}", key=name, value=value)
 
 
 def _fits(value: Any, hint: Any) -> bool:
     if typing.get_origin(hint) is Literal:
-        return any(value == option and type(value) is type(option) for option in typing.get_args(hint))
+        return any(type(value) is type(option) and value == option for option in typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_fits(v, typing.get_args(hint)[0]) for v in value)
+        return isinstance(value, tuple) and all(_fits(v, typing.get_args(hint)[0]) and _is_moderate(v) for v in value)
     if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value  # NaN is no setting.
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if isinstance(hint, type):
         return isinstance(value, hint)
     return True
+
+
+def _is_moderate(value: Any) -> bool:
+    return not isinstance(value, int) or -_LARGEST <= value <= _LARGEST
 
 
 def _check_range(name: str, value: Any, limits: Mapping[str, Any]) -> None:
@@ -199,7 +223,7 @@ def _check_range(name: str, value: Any, limits: Mapping[str, Any]) -> None:
         and (limits.get("le") is None or value <= limits["le"])
     )
     if not ok:
-        raise ConfigError(f"{name} = {value}: expected {_range_text(limits)}", key=name, value=value)
+        raise ConfigError(f"{name} = {shown(value)}: expected {_range_text(limits)}", key=name, value=value)
 
 
 def _range_text(limits: Mapping[str, Any]) -> str:

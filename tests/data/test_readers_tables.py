@@ -410,3 +410,37 @@ def test_a_missing_optional_package_names_its_extra(
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(DataError, match=rf"'{modules[0]}'.*fewfed\[{extra}\]"):
         read(tmp_path)
+
+
+def test_names_by_reference_are_read_and_missing_ones_are_named(tmp_path: Path) -> None:
+    names = pa.array(["cat", "dog", None])
+    for rows, unused in (([0, 1, 0, 1], True), ([0, 1, 2, 1], False)):
+        label = pa.DictionaryArray.from_arrays(pa.array(rows, pa.int8()), names)
+        table = pa.table(
+            {"a": [1.0, 2.0, 3.0, 4.0], "label": label, "client": pa.array([7, 8, 7, 8]).dictionary_encode()}
+        )
+        folder = tmp_path / "saved"
+        folder.mkdir(exist_ok=True)
+        (folder / "dataset_info.json").write_text("{}")
+        with pa.ipc.new_stream(str(folder / "data.arrow"), table.schema) as writer:
+            writer.write_table(table)
+        if unused:
+            dataset = load(str(folder), options=RAW)
+            assert (dataset.class_names, dataset.group_names["client"]) == (("cat", "dog"), ("7", "8"))
+        else:
+            with pytest.raises(DataError, match="column 'label', row 2 has no value"):
+                load(str(folder))
+
+
+def test_parquet_with_many_names_by_reference_is_read(tmp_path: Path) -> None:
+    """They are longer than the file, and every batch of rows refers to all of them."""
+    labels = [f"{'long' * 200} {number % 300}" for number in range(3000)]
+    column = pa.array(labels).dictionary_encode()
+    pq.write_table(pa.table({"a": np.arange(3000.0), "label": column}), tmp_path / "own.parquet", row_group_size=100)
+    dataset = load(str(tmp_path / "own.parquet"), options=RAW)
+    assert dataset.classes == 300
+    rows = torch.cat([dataset.train.x, dataset.test.x]).long()[:, 0]
+    found = torch.cat([dataset.train.y, dataset.test.y])
+    assert all(
+        dataset.class_names[label] == labels[row] for row, label in zip(rows.tolist(), found.tolist(), strict=True)
+    )

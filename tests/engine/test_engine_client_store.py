@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from exact import differences
 
 from fewfed import tree
 from fewfed.engine.client_store import ClientStore
+from fewfed.engine.storage import Damaged
+from fewfed.errors import RunError
 from fewfed.tree import Tree
 
 
@@ -37,6 +40,11 @@ def tiny(tmp_path: Path) -> Iterator[ClientStore]:
 
 def files(folder: Path) -> set[str]:
     return {file.name for file in folder.iterdir()}
+
+
+def named(index: Mapping[str, Any]) -> set[str]:
+    """The files that an index names."""
+    return {name for name, _ in index.values()}
 
 
 def test_a_client_that_never_took_part_has_no_state(tiny: ClientStore) -> None:
@@ -123,34 +131,83 @@ def test_a_kill_after_the_checkpoint_loses_only_what_came_after_it(tmp_path: Pat
     for client in range(6):
         store.put(client, state_of(client, version=1))
     store.commit()
-    assert files(tmp_path) > set(index.values()), "superseded files stay until the next checkpoint is safe"
+    assert files(tmp_path) > named(index), "superseded files stay until the next checkpoint is safe"
     again = ClientStore(tmp_path)
     again.restore(index)
-    assert files(tmp_path) == set(index.values()), "files of lost rounds go"
+    assert files(tmp_path) == named(index), "files of lost rounds go"
     assert len(again) == 4
     for client in range(4):
         assert not differences(again.get(client) or {}, state_of(client))
 
 
-def test_superseded_files_go_once_a_new_checkpoint_is_written(tmp_path: Path) -> None:
+def test_superseded_files_go_with_the_second_checkpoint_that_does_not_need_them(tmp_path: Path) -> None:
     store = ClientStore(tmp_path)
-    store.put(1, state_of(1))
-    first = store.commit()
-    store.put(1, state_of(1, version=1))
-    second = store.commit()
-    assert files(tmp_path) == {first["1"], second["1"]}
-    store.forget_obsolete()
-    assert files(tmp_path) == {second["1"]}
-    assert not differences(store.get(1) or {}, state_of(1, version=1))
+    indices = []
+    for version in range(3):
+        store.put(1, state_of(1, version=version))
+        indices.append(store.commit())
+        store.forget_obsolete()
+        kept = [named(index) for index in indices[-2:]]
+        assert files(tmp_path) == set().union(*kept)
+    assert not differences(store.get(1) or {}, state_of(1, version=2))
+    again = ClientStore(tmp_path)
+    again.restore(indices[2], indices[1])
+    again.forget_obsolete()
+    assert files(tmp_path) == named(indices[2])
+
+
+def test_states_that_were_swapped_cut_off_or_forged_are_noticed(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    for client in (1, 2):
+        store.put(client, state_of(client))
+    index = store.commit()
+    store.check(index)
+    one, two = (tmp_path / index[client][0] for client in "12")
+    contents = one.read_bytes(), two.read_bytes()
+    for damaged in (contents[1], contents[0][:-1], contents[0][:-1] + b"\xff", b""):
+        one.write_bytes(damaged)
+        with pytest.raises(Damaged, match="is damaged"):
+            ClientStore(tmp_path).check(index)
+        again = ClientStore(tmp_path)
+        again.restore(index)
+        with pytest.raises(Damaged):
+            again.get(1)
+    one.unlink()
+    with pytest.raises(RunError, match="cannot read"):
+        ClientStore(tmp_path).check(index)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [{"1": ["../../x", ""]}, {"1": ["2-1.safetensors", ""]}, {"1": "1-1.safetensors"}, {"x": ["1-1.safetensors", ""]},
+     {"1": None}, {"1": ["1-1.safetensors/../../x", ""]}, {"1": ["1-1.safetensors"]}],
+)  # fmt: skip
+def test_an_index_that_is_none_is_refused(index: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(Damaged, match="list of client states"):
+        ClientStore(tmp_path).restore(index)
+
+
+def test_only_files_of_the_store_are_cleared_away_and_links_are_refused(tmp_path: Path) -> None:
+    place = tmp_path / "clients"
+    place.mkdir()
+    (place / "letter.txt").write_text("mine")
+    (place / "7-3.safetensors.part").write_text("left by a kill")
+    ClientStore(place).restore({})
+    assert files(place) == {"letter.txt"}
+    (place / "8-4.safetensors").symlink_to(place / "letter.txt")
+    with pytest.raises(RunError, match="is a link"):
+        ClientStore(place).restore({})
+    assert (place / "letter.txt").read_text() == "mine"
 
 
 def test_a_commit_without_changes_writes_nothing(tmp_path: Path) -> None:
     store = ClientStore(tmp_path)
     store.put(1, state_of(1))
     index = store.commit()
-    written = (tmp_path / index["1"]).stat().st_mtime_ns
+    (name,) = named(index)
+    written = (tmp_path / name).stat().st_mtime_ns
     assert store.commit() == index
-    assert (tmp_path / index["1"]).stat().st_mtime_ns == written
+    assert (tmp_path / name).stat().st_mtime_ns == written
 
 
 def test_names_of_lost_rounds_are_not_mistaken_for_new_ones(tmp_path: Path) -> None:
@@ -163,7 +220,7 @@ def test_names_of_lost_rounds_are_not_mistaken_for_new_ones(tmp_path: Path) -> N
     store.put(2, state_of(2))
     later = store.commit()
     store.forget_obsolete()
-    assert files(tmp_path) == set(later.values())
+    assert files(tmp_path) == named(later)
     again = ClientStore(tmp_path)
     again.restore(later)
     assert not differences(again.get(1) or {}, state_of(1))

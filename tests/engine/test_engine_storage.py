@@ -78,7 +78,7 @@ def test_a_folder_that_is_missing_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"not a tensor file", b"\x80\x04\x95" + b"\x00" * 50])
 def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(RunError, match="cannot read 'a'"):
+    with pytest.raises(RunError, match="a' is damaged"):
         storage.load(tmp_path / "a")
 
 
@@ -86,7 +86,7 @@ def test_a_truncated_or_missing_file_is_refused(tmp_path: Path) -> None:
     storage.save(tmp_path / "a", {"x": torch.ones(100)})
     whole = (tmp_path / "a").read_bytes()
     (tmp_path / "a").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(RunError, match="cannot read 'a'"):
+    with pytest.raises(RunError, match="a' is damaged"):
         storage.load(tmp_path / "a")
-    with pytest.raises(RunError, match="cannot read 'b'"):
+    with pytest.raises(RunError, match=r"cannot read '.*/b'"):
         storage.load(tmp_path / "b")

@@ -135,7 +135,9 @@ def test_a_training_that_explodes_is_reported() -> None:
 
 def test_an_exception_in_a_loss_is_reported_with_phase_client_and_cause() -> None:
     job = job_of(Interrupted(happens=fail(2)))
-    assert failed(job, client=2) == Failed(2, "train", "RuntimeError: the sensor is unplugged")
+    failure = failed(job, client=2)
+    assert (failure.client, failure.phase, failure.cause) == (2, "train", "client")
+    assert failure.reason.startswith("RuntimeError: the sensor is unplugged (in loss, probes.py, line ")
     done(job, client=1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -10,15 +9,14 @@ import pytest
 
 from fewfed.errors import ConfigError
 from fewfed.report.curves import accuracy_curve, plot_curves
+from fewfed.runs.folder import RunFolder
 
 
 def run_with(folder: Path, accuracies: list[float | None]) -> Path:
-    folder.mkdir()
-    records = [
-        {"round": number, **({} if value is None else {"accuracy": value})}
-        for number, value in enumerate(accuracies, 1)
-    ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    made = RunFolder.create(folder, {}, {})
+    made.restore(lambda states: None, len(accuracies))
+    for number, value in enumerate(accuracies, 1):
+        made.append({"round": number, **({} if value is None else {"accuracy": value})})
     return folder
 
 

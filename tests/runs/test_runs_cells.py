@@ -313,5 +313,5 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_runs(
 def test_a_run_in_a_cell_folder_of_another_configuration_is_refused(tmp_path: Path) -> None:
     one, other = cell(tmp_path, "fedavg"), cell(tmp_path, "fedavg", rounds=4)
     execute(prepare(one.resolved), one.folder)
-    with pytest.raises(RunError, match="another configuration"):
+    with pytest.raises(RunError, match="holds a run with other settings"):
         execute(prepare(other.resolved), one.folder)

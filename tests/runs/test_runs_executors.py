@@ -20,6 +20,7 @@ from fewfed.engine.executors.registry import plugins
 from fewfed.engine.executors.workers import plugin as workers
 from fewfed.engine.executors.workers.options import EXACT
 from fewfed.engine.executors.workers.options import Options as WorkerOptions
+from fewfed.engine.own_folder import File
 from fewfed.errors import ConfigError, RunError
 from fewfed.runs import executors
 from fewfed.runs.execute import execute
@@ -27,6 +28,7 @@ from fewfed.runs.experiment import Resolved, resolve
 from fewfed.runs.folder import CHOICES, CONFIG
 from fewfed.runs.naming import default_folder
 from fewfed.runs.prepare import prepare
+from fewfed.runs.seals import read_sealed, write_sealed
 from run_support import SHORT, SMALL, assert_same_end, called, killed_after, program, records, rounds_written, small
 
 Capture = pytest.CaptureFixture[str]
@@ -206,7 +208,10 @@ UNKNOWN: dict[str, tuple[list[str], list[str]]] = {
         ["unknown executor 'steam'", f"expected one of {', '.join(sorted(('auto', *plugins())))}"],
     ),
     "an option, near": (["--set", "workers.stak=4"], ["executor 'workers'", "'stak'", "did you mean 'stack'?"]),
-    "an option, far": (["--set", "workers.wheels=4"], ["'wheels'", "expected one of layout, processes, stack"]),
+    "an option, far": (
+        ["--set", "workers.wheels=4"],
+        ["'wheels'", "expected one of deadline, layout, processes, stack"],
+    ),
     "an option where there are none": (
         ["--set", "sequential.stack=4"],
         ["executor 'sequential' has no fields", "leave 'stack' out"],
@@ -518,7 +523,7 @@ def test_executors_and_options_change_nothing_but_who_computes(tmp_path: Path, w
         assert default_folder(Resolved.from_json(found)) == default_folder(Resolved.from_json(expected))
         found["experiment"].pop("executor")
         rest = {**expected, "experiment": {k: v for k, v in expected["experiment"].items() if k != "executor"}}
-        assert {**found, "executors": {}} == rest
+        assert {**found, "executors": {}, "digest": expected["digest"]} == rest
 
 
 def test_options_that_change_what_is_computed_do_belong_to_a_run() -> None:
@@ -569,7 +574,7 @@ def test_another_run_is_not_continued(tmp_path: Path, gpu: Machine) -> None:
     gpu(True)
     unfinished(tmp_path / "run", "sequential")
     for other in (asked("sequential", lr=0.5), asked("cuda", **{"cuda.precision": "bf16", "cuda.device": "cpu"})):
-        with pytest.raises(RunError, match="another configuration"):
+        with pytest.raises(RunError, match="other settings"):
             execute(prepare(other), tmp_path / "run")
 
 
@@ -581,10 +586,10 @@ def test_a_run_is_resumed_where_its_executor_is_not_to_be_had(
     gpu(False)
     out = tmp_path / "run"
     unfinished(out, "auto", exact=True)
-    choices = json.loads((out / CHOICES).read_text())
+    choices, _ = read_sealed(File.at(out / CHOICES))
     assert choices["executor"]["answer"] == "workers"
     choices["executor"]["answer"] = gone
-    (out / CHOICES).write_text(json.dumps(choices))
+    write_sealed(File.at(out / CHOICES), choices)
     if gone == "workers":
         monkeypatch.delattr(os, "fork")
     resume(out)

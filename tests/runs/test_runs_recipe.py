@@ -114,7 +114,7 @@ def test_a_recipe_that_leads_to_another_job_is_refused(tmp_path: Path) -> None:
     prepared = prepare(resolved(data="ours", split="iid", clients=4), data=data)
     recipe = recipe_of(prepared, tmp_path)
     save(Dataset("ours", Examples(data.train.x, data.train.y.flip(0)), data.test, 3), Path(recipe.data))
-    with pytest.raises(ConfigError, match="leads to another job here, in its labels"):
+    with pytest.raises(ConfigError, match="leads to another job here, in its data, labels"):
         recipe.prepare()
 
 

@@ -14,9 +14,11 @@ from fewfed.engine import storage
 from fewfed.engine.choices import Answer
 from fewfed.engine.executors.workers import trial
 from fewfed.engine.executors.workers.options import Options
+from fewfed.engine.own_folder import File
 from fewfed.errors import RunError
 from fewfed.runs.folder import CHECKPOINT, CHOICES, MODEL
 from fewfed.runs.remembered import ChoiceFolder, RememberedChoices
+from fewfed.runs.seals import sealed
 from run_support import SMALL, Halt, called, forked, killed_after, small
 from support import same
 
@@ -149,7 +151,9 @@ def test_the_first_of_several_processes_decides(tmp_path: Path) -> None:
     for number in range(12):
 
         def work(number: int = number) -> None:
-            mine = RememberedChoices(tmp_path / f"{number}.json", {"machine": 1}, [ChoiceFolder(tmp_path / "shared")])
+            mine = RememberedChoices(
+                File.at(tmp_path / f"{number}.json"), {"machine": 1}, [ChoiceFolder(tmp_path / "shared")]
+            )
             kept = mine.settle("question", Answer(str(number), "timed"))
             os.write(writing, f"{kept.value} ".encode())
 
@@ -177,7 +181,8 @@ def test_a_damaged_memory_is_written_anew_and_one_that_cannot_be_written_costs_n
 
 
 def test_a_damaged_choice_of_a_run_is_one_sentence(tmp_path: Path) -> None:
-    for content in ("{", "[]", '{"executor": 3}'):
-        (tmp_path / CHOICES).write_text(content)
+    forged, _ = sealed({"executor": 3})
+    for content in (b"{", b"[]", b'{"executor": 3}', forged):
+        (tmp_path / CHOICES).write_bytes(content)
         with pytest.raises(RunError, match=r"choices\.json' is damaged"):
-            RememberedChoices(tmp_path / CHOICES, {})
+            RememberedChoices(File.at(tmp_path / CHOICES), {})

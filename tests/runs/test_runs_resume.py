@@ -21,11 +21,13 @@ from fewfed.data.readers.options import DataOptions
 from fewfed.engine import storage
 from fewfed.engine.executors.workers.options import Options
 from fewfed.engine.loop import RoundView
+from fewfed.engine.own_folder import File, OwnFolder
 from fewfed.errors import RunError
 from fewfed.runs import folder
 from fewfed.runs.executors import refuse_unused
 from fewfed.runs.experiment import Experiment, layered
-from fewfed.runs.folder import CHECKPOINT, CONFIG, METRICS, RESULT, RunFolder
+from fewfed.runs.folder import BEFORE, CHECKPOINT, CONFIG, METRICS, RESULT
+from fewfed.runs.seals import read_sealed, write_sealed
 from run_support import (
     SHORT,
     assert_same_end,
@@ -207,16 +209,16 @@ def test_half_a_line_of_metrics_is_dropped(
     expected = reference("fedavg", 3)
     out = tmp_path / "run"
 
-    def append(self: RunFolder, metrics: dict[str, Any]) -> None:
-        line = json.dumps(metrics) + "\n"
-        whole = metrics["round"] < 3
-        with open(self.path / METRICS, "a") as file:
-            file.write(line if whole else line[:40])
+    real = OwnFolder.append
+
+    def append(self: OwnFolder, name: str, content: bytes) -> None:
+        whole = json.loads(content)["round"] < 3
+        real(self, name, content if whole else content[:40])
         if not whole:
             raise RunError("cannot write 'metrics.jsonl': No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "append", append)
+        patch.setattr(OwnFolder, "append", append)
         with pytest.raises(RunError, match="No space"):
             run("fedavg", experiment(rounds=3), SHORT, out=out)
     assert len((out / METRICS).read_text().splitlines()) == 3
@@ -306,9 +308,9 @@ def _with_option(executor: str, name: str, value: object) -> Callable[[dict[str,
 def damaged_runs() -> dict[str, Callable[[Path], object]]:
     def edit(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
         def apply(out: Path) -> None:
-            content = json.loads((out / name).read_text())
+            content, _ = read_sealed(File.at(out / name))
             change(content)
-            (out / name).write_text(json.dumps(content))
+            write_sealed(File.at(out / name), content)  # By somebody who knows how.
 
         return apply
 
@@ -330,11 +332,44 @@ def damaged_runs() -> dict[str, Callable[[Path], object]]:
         "config with an option of another executor": edit(CONFIG, _with_option("workers", "stack", 4)),
         "another version": edit(CONFIG, lambda config: config.update(fewfed="9.9.9")),
         "other data": edit(CONFIG, lambda config: config["inputs"].update(labels="0")),
-        "checkpoint cut off": lambda out: (out / CHECKPOINT).write_bytes((out / CHECKPOINT).read_bytes()[:1000]),
-        "checkpoint of something else": lambda out: storage.save(out / CHECKPOINT, {}),
-        "metrics damaged": lambda out: (out / METRICS).write_text("{'round': 1}\n"),
-        "metrics lost": lambda out: (out / METRICS).unlink(),
+        "config edited": lambda out: (out / CONFIG).write_text((out / CONFIG).read_text().replace('"mlp"', '"auto"')),
+        "config nested": lambda out: (out / CONFIG).write_text('{"fewfed":' + "[" * 100_000),
+        "checkpoints cut off": each_checkpoint(lambda file: file.write_bytes(file.read_bytes()[:1000])),
+        "checkpoints of something else": each_checkpoint(lambda file: storage.save(file, {})),
+        "checkpoints with a flipped bit": each_checkpoint(flip_a_bit),
+        "checkpoints of a far round": each_checkpoint(lambda file: forge(file, round=10**9)),
+        "checkpoints of another round": each_checkpoint(
+            lambda file: forge(file, round=1 if file.name == BEFORE else 5)
+        ),
+        "checkpoints with a vast header": each_checkpoint(lambda file: file.write_bytes(b"\0\0\0\0\0\x3a\0\0{}")),
+        "checkpoints with nested facts": each_checkpoint(lambda file: forge(file, held=nested(900))),
+        "checkpoints with foreign states": each_checkpoint(lambda file: forge(file, states={"0": ["../x", ""]})),
+        "checkpoints without metrics": each_checkpoint(lambda file: forge(file, metrics="")),
+        "checkpoints of another run": each_checkpoint(lambda file: forge(file, chain="00")),
     }
+
+
+def each_checkpoint(damage: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda out: [damage(out / name) for name in (CHECKPOINT, BEFORE) if (out / name).exists()]
+
+
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-100] ^= 1
+    file.write_bytes(content)
+
+
+def forge(file: Path, **facts: Any) -> None:
+    """A checkpoint with other facts, whose digest fits."""
+    server, recorded = storage.load(file)
+    storage.save(file, server, {**recorded, **facts})
+
+
+def nested(depth: int) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for _ in range(depth):
+        made = {"a": made}
+    return made
 
 
 @pytest.fixture(scope="module")

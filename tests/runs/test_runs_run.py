@@ -59,6 +59,7 @@ def test_the_files_of_a_run(finished: Path) -> None:
         "metrics.jsonl",
         "checkpoint.safetensors",
         "choices.json",
+        "lock",
         "model.safetensors",
         "result.json",
     }

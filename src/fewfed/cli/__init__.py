@@ -2,45 +2,114 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
-from typing import Any
+import traceback
+from typing import TYPE_CHECKING, Any
 
-_INTERRUPTED = 130
+if TYPE_CHECKING:
+    from fewfed.cli.stopping import Stop
+
+_READER_LEFT = 1
 
 
 def main() -> None:
-    """Run the command line: errors a user can cause are one sentence on standard error and exit code 2."""
+    """Run the command line. An error is one sentence on standard error: exit code 2 where the user, the user's files or
+    the machine are the cause, 70 where it is a fault of fewfed; a stopped command ends with 128 and the signal."""
+    from fewfed.cli.stopping import listening
+
+    _ready_output()
+    with listening() as stop:
+        try:
+            code = _guarded(stop)
+        except KeyboardInterrupt:
+            code = 130
+        if stop.asked and code != 0:
+            code = stop.code
+            _tell("stopped: 'fewfed resume FOLDER' continues a run from its last checkpoint")
+        sys.exit(code)
+
+
+def _guarded(stop: Stop) -> int:
+    """Run the command; what goes wrong is told."""
+    try:
+        return _run()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # Whatever clean-up may have run into after a signal, it was the signal that ended the command.
+        return stop.code if stop.asked else _failed(error)
+
+
+def _run() -> int:
+    """Parse the arguments and run the command they name; its exit code."""
+    from fewfed.cli.app import app
+
+    code = app(standalone_mode=False)
+    sys.stdout.flush()  # Here a full disk can still be told.
+    return code if isinstance(code, int) else 0
+
+
+def _failed(error: BaseException) -> int:
+    """Say what went wrong; the exit code."""
     import typer
 
-    from fewfed.cli.app import app
-    from fewfed.errors import FewfedError
+    from fewfed.cli.faults import explained, traceback_wanted
 
+    _let_go_of_output()
+    if _reader_has_left(error):
+        return _READER_LEFT
     # The parser's own base class, wherever this version of typer keeps its parser.
     usage_error: Any = typer.BadParameter.__mro__[1]
+    if isinstance(error, usage_error):
+        return _misused(error)
+    if isinstance(error, typer.Abort):  # A signal, or the end of input where a question was asked.
+        return 130
+    if traceback_wanted():
+        _tell("".join(traceback.format_exception(error)).rstrip())
+    sentence, code = explained(error)
+    _tell(" ".join(sentence.split()))
+    return code
+
+
+def _misused(error: Any) -> int:
+    """What the parser refuses; without any argument, the help."""
+    if not sys.argv[1:]:
+        error.show()
+        return 2
+    hint = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
+    _tell("error: " + " ".join((error.format_message().rstrip(".") + hint).split()))
+    return 2
+
+
+def _reader_has_left(error: BaseException) -> bool:
+    """Whether whoever read our output has left; the parser turns that into an exit of its own."""
+    cause = error.__context__ if isinstance(error, SystemExit) else error
+    return isinstance(cause, OSError) and cause.errno == errno.EPIPE
+
+
+def _let_go_of_output() -> None:
+    """Python would complain once more when it flushes, at its end, what could not be written."""
     try:
-        code = app(standalone_mode=False)
-    except FewfedError as error:
-        _fail(str(error))
-    except BrokenPipeError:
-        # Whoever read our output has left; Python would complain once more when it flushes what is left of it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except OSError as error:
-        place = f" '{error.filename}'" if error.filename else ""
-        _fail(f"the system refused{place}: {error.strerror or error}")
-    except usage_error as error:
-        if not sys.argv[1:]:
-            error.show()
-            sys.exit(2)
-        context = error.ctx
-        hint = f" (see '{context.command_path} --help')" if context else ""
-        _fail(error.format_message().rstrip(".") + hint)
-    if code == _INTERRUPTED:
-        print("stopped: 'fewfed resume FOLDER' continues a run from its last checkpoint", file=sys.stderr)
-    sys.exit(code if isinstance(code, int) else 0)
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _fail(sentence: str) -> None:
-    print("error: " + " ".join(sentence.split()), file=sys.stderr)
-    sys.exit(2)
+def _ready_output() -> None:
+    """A name that cannot be shown here is shown with escapes, and closed output takes what nobody will read."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _tell(text: str) -> None:
+    """A line on standard error, if there is still anybody to read it."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(text, file=sys.stderr, flush=True)

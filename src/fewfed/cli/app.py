@@ -13,6 +13,7 @@ from fewfed.cli.methods import show_methods
 from fewfed.cli.reproduce import reproduce
 from fewfed.cli.run import resume, run
 from fewfed.cli.split import show_split
+from fewfed.cli.verify import show_verdict
 from fewfed.version import __version__
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app.command()(run)
 app.command()(compare)
 app.command()(resume)
 app.command()(reproduce)
+app.command("verify")(show_verdict)
 app.command("methods")(show_methods)
 app.command("split")(show_split)
 app.add_typer(data_app, name="data")

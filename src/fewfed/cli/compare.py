@@ -20,8 +20,8 @@ from fewfed.report.curves import plot_curves, require_matplotlib
 from fewfed.report.table import rich_table, rows, to_csv
 from fewfed.runs.cells import Cell, run_cells
 from fewfed.runs.executors import packing_for, refuse_inexact
-from fewfed.runs.experiment import Resolved, accepts, known_fields, resolve
-from fewfed.runs.folder import CONFIG, RunFolder
+from fewfed.runs.experiment import accepts, known_fields, resolve
+from fewfed.runs.identity import refuse_other_runs
 from fewfed.runs.naming import DEFAULT_OUT
 from fewfed.runs.prepare import prepare
 from fewfed.runs.results import Result
@@ -55,7 +55,7 @@ def compare(
     with lines_of(given.file):
         _refuse_unused(names, given.values)
         cells = [cell for name in names for cell in _cells(root, name, _own(name, given.values), count)]
-        _check_recorded(cells)
+        refuse_other_runs((cell.folder, cell.resolved) for cell in cells)
         for name in names:  # Everything that can be wrong is found before anything is written.
             prepared = prepare(next(cell.resolved for cell in cells if cell.resolved.spec == name))
             refuse_inexact(prepared.resolved, prepared.cohort)
@@ -121,14 +121,6 @@ def _refuse_unused(methods: tuple[str, ...], values: dict[str, Any]) -> None:
         if (not field or owner == "method") and not any(accepts(method, field or name) for method in methods):
             known = set().union(*(known_fields(method) for method in methods))
             raise ConfigError(did_you_mean("field for any of these methods", field or name, known), key=name)
-
-
-def _check_recorded(cells: list[Cell]) -> None:
-    for cell in cells:
-        if (cell.folder / CONFIG).exists():
-            _, config = RunFolder.open(cell.folder)
-            if Resolved.from_json(config).identity != cell.resolved.identity:
-                raise RunError(f"'{cell.folder}' holds a run with other settings: choose another --out or remove it")
 
 
 def _show_comparison(results: list[tuple[str, Result]], root: Path, plot: bool) -> None:

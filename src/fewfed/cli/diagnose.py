@@ -28,6 +28,7 @@ from fewfed.runs.experiment import Resolved, resolve
 from fewfed.runs.folder import RunFolder, refuse_existing
 from fewfed.runs.naming import default_folder
 from fewfed.runs.prepare import Prepared, prepare
+from fewfed.runs.user_code import refuse_unknown
 
 diagnose_app = typer.Typer(no_args_is_help=True, help="Feature separation, mixing, exposure, rounds to a target.")
 
@@ -63,6 +64,7 @@ def exposure(folder: Path, as_json: opt.AsJson = False) -> None:
     """The part of all client pairs (i, j) of which j has received rows of i, after each round of a run."""
     run, config = RunFolder.open(folder)
     resolved = Resolved.from_json(config)
+    refuse_unknown(resolved.spec, folder)
     prepared = prepare(resolved)
     # A run that is still going on has come as far as its metrics; one without any is shown as it is planned.
     count = len(run.metrics()) or resolved.experiment.rounds

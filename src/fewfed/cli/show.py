@@ -54,7 +54,8 @@ class RoundProgress:
         for event in view.record.events:
             warn(f"note: {event}")
         for failure in view.record.failed:
-            warn(f"left out: round {done}, phase '{failure.phase}', client {failure.client}: {failure.reason}")
+            reason = " ".join(failure.reason.split())
+            warn(f"left out: round {done}, phase '{failure.phase}', client {failure.client}: {reason}")
 
 
 @contextmanager
@@ -94,6 +95,6 @@ def cell_reporter(bar: Progress, cells: int, rounds: int) -> Callable[[Update], 
             bar.refresh()
             last = time.monotonic()
         if update.error:
-            warn(f"failed: {update.cell.name}: {update.error}")
+            warn(f"failed: {update.cell.name}: {' '.join(update.error.split())}")
 
     return report

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from fewfed.data.limits import Limits
 from fewfed.data.readers.extras import need
+from fewfed.data.readers.opening import size_of
 from fewfed.errors import DataError
 
 RATE = 44_100
+LOWEST_RATE, HIGHEST_RATE = 1_000, 768_000
+"""Beyond these a filter between two rates takes any amount of memory."""
 SAMPLES = 176_000
 FFT = 1024
 HOP = 512
@@ -23,9 +27,9 @@ MASKS = 2
 MASK_SHARE = 0.1
 
 
-def clip_features(path: Path, rng: np.random.Generator | None = None) -> np.ndarray:
+def clip_features(path: Path, rng: np.random.Generator | None = None, limits: Limits | None = None) -> np.ndarray:
     """A sound file as (2, 64, 344) decibels. With `rng` it is padded, rolled and masked at random."""
-    wave, rate = read_wave(path)
+    wave, rate = read_wave(path, limits)
     wave = fit_length(resampled(wave, rate), SAMPLES, rng)
     if rng is not None:
         wave = np.roll(wave, int(rng.random() * ROLL * SAMPLES))  # over the flattened channels, as released
@@ -35,16 +39,29 @@ def clip_features(path: Path, rng: np.random.Generator | None = None) -> np.ndar
     return np.repeat(features, 2, axis=0) if len(features) == 1 else features
 
 
-def read_wave(path: Path) -> tuple[np.ndarray, int]:
+def read_wave(path: Path, limits: Limits | None = None) -> tuple[np.ndarray, int]:
     """Samples as (channels, n), at most two channels, and their rate."""
     soundfile = need("soundfile", "audio", "reading sound files")
+    limits = limits or Limits()
+    stored = size_of(path, limits)
     try:
-        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    except (OSError, RuntimeError) as error:
+        with soundfile.SoundFile(path) as sound:
+            rate = sound.samplerate
+            _check_header(path, sound.frames, sound.channels, rate, stored, limits)
+            samples = sound.read(dtype="float32", always_2d=True)
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
         raise DataError(f"{path} cannot be read as sound ({error}): expected an undamaged audio file") from error
     if len(samples) == 0:
         raise DataError(f"{path} holds no sound: expected at least one sample; remove the clip or get it again")
     return np.ascontiguousarray(samples.T[:2]), int(rate)
+
+
+def _check_header(path: Path, frames: int, channels: int, rate: int, stored: int, limits: Limits) -> None:
+    if not LOWEST_RATE <= rate <= HIGHEST_RATE:
+        raise DataError(f"{path} has {rate} samples a second: expected {LOWEST_RATE} to {HIGHEST_RATE}")
+    # Once as it is and once at our own rate.
+    samples = frames * max(1, channels) * (1 + math.ceil(RATE / rate))
+    limits.check(f"{path} with {frames} samples of {channels} channels", 4 * samples, stored)
 
 
 def resampled(wave: np.ndarray, rate: int, target: int = RATE) -> np.ndarray:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import shutil
-import stat
-import tarfile
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +13,7 @@ from pathlib import Path
 from fewfed.data import download_packages
 from fewfed.data.download_transfer import Progress, Unreachable, fetch
 from fewfed.data.readers.folders import cache_folder
+from fewfed.data.unpacking import unpack
 from fewfed.errors import DataError, did_you_mean
 
 RECORD = "fewfed-source.json"
@@ -156,10 +152,10 @@ def get(name: str, destination: Path | None = None, progress: Progress | None = 
 def install(recipe: Recipe, destination: Path, progress: Progress | None = None, pause_seconds: float = 1.0) -> Path:
     """The folder of a recipe, complete or not there at all: it is built aside and renamed into place."""
     final = destination / recipe.folder
-    if final.exists() and any(final.iterdir()):
-        _check_complete(recipe, final, "move it away and run this again")
-        return final
     try:
+        if final.exists() and any(final.iterdir()):
+            _check_complete(recipe, final, "move it away and run this again")
+            return final
         destination.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=destination, prefix=f".{recipe.name}-") as scratch:
             built = Path(scratch) / recipe.folder
@@ -175,25 +171,6 @@ def install(recipe: Recipe, destination: Path, progress: Progress | None = None,
         ) from error
     shutil.rmtree(_downloads(recipe, destination), ignore_errors=True)
     return final
-
-
-def unpack(archive: Path, folder: Path) -> None:
-    """Extract a .zip or .tar.gz; an entry that would land outside `folder` is refused."""
-    try:
-        if archive.suffix == ".zip":
-            _unzip(archive, folder)
-        else:
-            with tarfile.open(archive) as content:
-                content.extractall(folder, filter="data")
-    except tarfile.FilterError as error:
-        raise DataError(
-            f"{archive.name} was refused ({error}): expected an archive that stays in its folder"
-        ) from error
-    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        archive.unlink()
-        raise DataError(
-            f"{archive.name} is damaged ({error}): expected a whole archive; it was deleted, run this again"
-        ) from error
 
 
 def _from_source(
@@ -234,19 +211,6 @@ def _check_complete(recipe: Recipe, folder: Path, advice: str) -> None:
             raise DataError(
                 f"{folder} has no {needed.rstrip('*')}: expected a complete copy of {recipe.name}; {advice}"
             )
-
-
-def _unzip(archive: Path, folder: Path) -> None:
-    root = folder.resolve()
-    with zipfile.ZipFile(archive) as content:
-        for entry in content.infolist():
-            inside = (root / entry.filename).resolve().is_relative_to(root)
-            if not inside or stat.S_ISLNK(entry.external_attr >> 16):
-                raise DataError(
-                    f"{archive.name} was refused (entry '{entry.filename}'): "
-                    "expected an archive that stays in its folder"
-                )
-        content.extractall(root)
 
 
 def _downloads(recipe: Recipe, destination: Path) -> Path:

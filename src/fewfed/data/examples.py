@@ -80,7 +80,7 @@ def checked(dataset: Dataset) -> Dataset:
     """The data set itself, or a `DataError` that names the part, the row and what was expected there."""
     for part, examples in (("train", dataset.train), ("test", dataset.test)):
         where = f"data '{dataset.name}', {part}"
-        if len(examples.x) == 0:
+        if examples.x.ndim and len(examples.x) == 0:
             raise DataError(f"data '{dataset.name}' has no {part} rows: expected at least one")
         _check_inputs(examples.x, where)
         _check_labels(examples, dataset, where)
@@ -101,6 +101,8 @@ def checked(dataset: Dataset) -> Dataset:
 def _check_inputs(x: Tensor, where: str) -> None:
     if not torch.is_floating_point(x):
         raise DataError(f"{where}: inputs are {x.dtype}; expected floating point")
+    if x.ndim < 2 or x.numel() == 0:
+        raise DataError(f"{where}: inputs have shape {tuple(x.shape)}; expected at least one number in every row")
     finite = torch.isfinite(x.flatten(1)).all(1)
     if not bool(finite.all()):
         row = int((~finite).nonzero()[0])
@@ -109,6 +111,8 @@ def _check_inputs(x: Tensor, where: str) -> None:
 
 def _check_labels(examples: Examples, dataset: Dataset, where: str) -> None:
     x, y = examples.x, examples.y
+    if y.ndim == 0 or y.dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        raise DataError(f"{where}: labels are {y.dtype} of shape {tuple(y.shape)}; expected whole numbers, one a row")
     if len(x) != len(y):
         raise DataError(f"{where}: {len(x)} inputs but {len(y)} labels; expected as many of each")
     expected = tuple(x.shape[2:]) if dataset.task == "segmentation" else ()
@@ -117,7 +121,7 @@ def _check_labels(examples: Examples, dataset: Dataset, where: str) -> None:
             f"{where}: labels have shape {tuple(y.shape)} for inputs of {tuple(x.shape)}; "
             f"expected {(len(x), *expected)} for {dataset.task}"
         )
-    bad = (y < 0) | (y >= dataset.classes)
+    bad = (y < 0) | (y.long() >= dataset.classes)
     if bool(bad.any()):
         place = tuple(bad.nonzero()[0].tolist())
         raise DataError(

@@ -55,7 +55,7 @@ def _group(dataset: Dataset, grouping: str, wanted: str) -> int:
     named = {dataset.group_name(grouping, one): one for one in present}
     if wanted in named:
         return named[wanted]
-    if wanted.isdigit() and int(wanted) < len(present):
+    if wanted.isdecimal() and len(wanted) < 20 and int(wanted) < len(present):
         return present[int(wanted)]
     numbers = f", or a client number from 0 to {len(present) - 1}"
     raise ConfigError(f"leave_out = '{wanted}': {did_you_mean(grouping, wanted, named)}{numbers}")

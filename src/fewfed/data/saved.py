@@ -13,6 +13,8 @@ from fewfed.data.examples import Dataset, Examples, checked
 from fewfed.errors import DataError
 
 _FORMAT = "fewfed data 1"
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RuntimeError)
+"""What a description of the wrong shape can raise."""
 
 
 def save(dataset: Dataset, path: Path) -> None:
@@ -60,7 +62,7 @@ def read(path: Path) -> Dataset:
             about: dict[str, Any] = json.loads(metadata["about"])
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return checked(_dataset(about, tensors))
-    except (SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
+    except (SafetensorError, *_DAMAGE) as error:
         raise DataError(f"'{path}' is damaged ({type(error).__name__}: {error}): save the data again") from error
 
 

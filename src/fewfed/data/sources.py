@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +25,25 @@ from fewfed.data.readers import (
 )
 from fewfed.data.readers.folders import cache_folder, search_path
 from fewfed.data.readers.options import DataOptions
-from fewfed.errors import DataError, did_you_mean
+from fewfed.errors import ConfigError, DataError, did_you_mean
 from fewfed.settings import check
 
-__all__ = ["DataOptions", "Presence", "Source", "available", "cache_folder", "load", "names", "search_path"]
+__all__ = ["DataOptions", "Presence", "Source", "available", "cache_folder", "files", "load", "names", "search_path"]
+
+SHOWN = 200
+"""Letters of a name that an error repeats."""
 
 Reader = Callable[[Path, DataOptions, int], Dataset]
+Lister = Callable[[Path, DataOptions], Sequence[Path]]
+"""The files that a reader reads."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A kind of file or folder: how it is read, and which files that takes."""
+
+    read: Reader
+    files: Lister
 
 
 @dataclass(frozen=True)
@@ -38,7 +52,7 @@ class Source:
 
     name: str
     what: str
-    read: Reader
+    layout: Layout
     places: tuple[str, ...]
     marker: str
     by_hand: str = ""
@@ -67,55 +81,57 @@ class Presence:
     obtain: str
 
 
-BUILT_IN = Source("digits", "1 797 hand-written digits, 8 x 8, 10 classes (scikit-learn)", digits.read, (), "")
+BUILT_IN = Source(
+    "digits", "1 797 hand-written digits, 8 x 8, 10 classes (scikit-learn)", Layout(digits.read, digits.files), (), ""
+)
 SOURCES = (
     BUILT_IN,
     Source(
         "cifar10",
         "60 000 photographs, 32 x 32, 10 classes",
-        cifar.read_cifar10,
+        Layout(cifar.read_cifar10, cifar.files_cifar10),
         ("cifar-10-batches-py", "cifar10/cifar-10-batches-py"),
         "data_batch_1",
     ),
     Source(
         "cifar100",
         "60 000 photographs, 32 x 32, 100 classes",
-        cifar.read_cifar100,
+        Layout(cifar.read_cifar100, cifar.files_cifar100),
         ("cifar-100-python", "cifar100/cifar-100-python"),
         "train",
     ),
     Source(
         "mnist",
         "70 000 hand-written digits, 28 x 28, 10 classes",
-        idx.read_mnist,
+        Layout(idx.read_mnist, idx.files),
         ("mnist", "MNIST/raw"),
         "train-images*",
     ),
     Source(
         "fashion-mnist",
         "70 000 pictures of clothes, 28 x 28, 10 classes",
-        idx.read_fashion_mnist,
+        Layout(idx.read_fashion_mnist, idx.files),
         ("fashion-mnist", "FashionMNIST/raw"),
         "train-images*",
     ),
     Source(
         "har",
         "10 299 windows of phone motion, 128 x 9, 6 activities of 30 people",
-        har.read,
+        Layout(har.read, har.files),
         ("UCI HAR Dataset", "har/UCI HAR Dataset"),
         "train/Inertial Signals",
     ),
     Source(
         "urbansound8k",
         "8 732 clips of city sounds as log-mel, 2 x 64 x 344, 10 classes",
-        urbansound.read,
+        Layout(urbansound.read, urbansound.files),
         ("UrbanSound8K", "urbansound8k"),
         str(urbansound.METADATA),
     ),
     Source(
         "office",
         "Office-Caltech-10: 2 533 photographs, 256 x 256, 10 classes, 4 domains",
-        office.read,
+        Layout(office.read, office.files),
         ("office_caltech_10", "office-caltech-10"),
         office.DOMAINS[0],
         by_hand="put the folders amazon, caltech, dslr and webcam, one sub-folder a class, into office_caltech_10",
@@ -123,7 +139,7 @@ SOURCES = (
     Source(
         "retina",
         "DRIVE and CHASE_DB1: 68 photographs of the retina with vessel masks, read at 128 x 128, 2 hospitals",
-        masks.read_retina,
+        Layout(masks.read_retina, masks.files_retina),
         ("retina_vessels", "retina"),
         masks.RETINA_SITES[0],
         by_hand="put drive/training, drive/testing and chase, each with images and vessels, into retina_vessels",
@@ -131,16 +147,21 @@ SOURCES = (
     Source(
         "pneumonia",
         "PneumoniaMNIST: 5 332 chest X-rays, 28 x 28, 2 classes",
-        medmnist.read,
+        Layout(medmnist.read, medmnist.files),
         (".", "medmnist", "pneumoniamnist"),
         medmnist.FILE,
     ),
 )
-FILE_READERS: tuple[tuple[str, Reader], ...] = (
-    (".npz", npz.read),
-    (".csv", csv_table.read),
-    (".parquet", parquet.read),
-)
+FILES = {
+    ".npz": Layout(npz.read, npz.files),
+    ".csv": Layout(csv_table.read, csv_table.files),
+    ".parquet": Layout(parquet.read, parquet.files),
+}
+FOLDERS = {
+    ".csv": Layout(csv_table.read_folder, csv_table.files_in_folder),
+    ".parquet": Layout(parquet.read_folder, parquet.files_in_folder),
+}
+"""By the ending of the files `train` and `test` in it."""
 
 
 def names() -> list[str]:
@@ -167,15 +188,55 @@ def available() -> list[Presence]:
 def load(name_or_path: str, *, options: DataOptions = DataOptions(), seed: int = 0) -> Dataset:  # noqa: B008
     """A known data set by name, or a user's own by path. The seed decides hold-outs and frozen augmentation."""
     check(options)
+    if not 0 <= seed < 1 << 63:
+        raise ConfigError(f"seed = {seed}: expected 0 or more, and less than 2^63", key="seed", value=seed)
+    with _understood(name_or_path):
+        place, layout = _found(name_or_path)
+        return checked(layout.read(place, options, seed))
+
+
+def files(name_or_path: str, options: DataOptions) -> tuple[Path, list[Path]]:
+    """Where a data set lies, and the files that `load` would read."""
+    with _understood(name_or_path):
+        place, layout = _found(name_or_path)
+        return place, list(layout.files(place, options))
+
+
+@contextmanager
+def _understood(name: str) -> Iterator[None]:
+    """What the system says about files and memory, as an error of the data."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # how torch says it
+            raise
+        raise DataError(f"data '{name}' does not fit into memory: use less of it, or a larger machine") from error
+    except OSError as error:
+        raise DataError(f"data '{name}' cannot be read ({error}): expected files that you may read") from error
+
+
+def _found(name_or_path: str) -> tuple[Path, Layout]:
     for source in SOURCES:
         if source.name == name_or_path:
-            return checked(source.read(_place_of(source), options, seed))
-    path = Path(name_or_path).expanduser()
-    if path.exists():
-        return checked(_reader_of(path)(path, options, seed))
+            return _place_of(source), source.layout
+    path = _path(name_or_path)
+    if path is not None:
+        return path, _layout_of(path)
     if _looks_like_a_path(name_or_path):
-        raise DataError(f"there is no file or folder {path}: expected a path, or one of the names {', '.join(names())}")
-    raise DataError(did_you_mean("data", name_or_path, names()))
+        shown = name_or_path[:SHOWN]
+        raise DataError(
+            f"there is no file or folder {shown}: expected a path, or one of the names {', '.join(names())}"
+        )
+    raise DataError(did_you_mean("data", name_or_path[:SHOWN], names()))
+
+
+def _path(text: str) -> Path | None:
+    """The path if there is something at it."""
+    try:
+        path = Path(text).expanduser()
+        return path if path.exists() else None
+    except (OSError, ValueError, RuntimeError):  # too long for a name, or the home of nobody
+        return None
 
 
 def _place_of(source: Source) -> Path:
@@ -191,24 +252,24 @@ def _place_of(source: Source) -> Path:
     )
 
 
-def _reader_of(path: Path) -> Reader:
+def _layout_of(path: Path) -> Layout:
     if path.is_dir():
-        return _folder_reader(path)
-    for suffix, reader in FILE_READERS:
-        if path.suffix.lower() == suffix:
-            return reader
-    expected = ", ".join(suffix for suffix, _ in FILE_READERS)
-    raise DataError(f"{path} is of no known kind: expected a file ending in {expected}, or a folder")
+        return _folder_layout(path)
+    if path.suffix.lower() in FILES:
+        return FILES[path.suffix.lower()]
+    raise DataError(f"{path} is of no known kind: expected a file ending in {', '.join(FILES)}, or a folder")
 
 
-def _folder_reader(folder: Path) -> Reader:
+def _folder_layout(folder: Path) -> Layout:
     if hugging_face.is_saved(folder):
-        return hugging_face.read
-    for suffix, reader in ((".csv", csv_table.read_folder), (".parquet", parquet.read_folder)):
+        return Layout(hugging_face.read, hugging_face.files)
+    for suffix, layout in FOLDERS.items():
         if (folder / f"train{suffix}").is_file() and (folder / f"test{suffix}").is_file():
-            return reader
-    return masks.read if masks.has_pairs(folder) else image_folder.read
+            return layout
+    if masks.has_pairs(folder):
+        return Layout(masks.read, masks.files)
+    return Layout(image_folder.read, image_folder.files)
 
 
 def _looks_like_a_path(text: str) -> bool:
-    return "/" in text or "\\" in text or any(text.lower().endswith(suffix) for suffix, _ in FILE_READERS)
+    return "/" in text or "\\" in text or any(text.lower().endswith(suffix) for suffix in FILES)

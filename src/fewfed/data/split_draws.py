@@ -20,6 +20,10 @@ class Draws(Protocol):
 
     def dirichlet(self, concentration: np.ndarray) -> np.ndarray: ...
 
+    def skip(self, concentration: np.ndarray, times: int) -> None:
+        """As many calls of `dirichlet` whose result nobody needs."""
+        ...
+
 
 @dataclass(frozen=True)
 class ModernDraws:
@@ -37,6 +41,10 @@ class ModernDraws:
     def dirichlet(self, concentration: np.ndarray) -> np.ndarray:
         return self.generator.dirichlet(concentration)
 
+    def skip(self, concentration: np.ndarray, times: int) -> None:
+        if times:
+            self.generator.dirichlet(concentration, times)
+
 
 @dataclass(frozen=True)
 class LegacyDraws:
@@ -53,3 +61,7 @@ class LegacyDraws:
 
     def dirichlet(self, concentration: np.ndarray) -> np.ndarray:
         return self.state.dirichlet(concentration)
+
+    def skip(self, concentration: np.ndarray, times: int) -> None:
+        if times:
+            self.state.dirichlet(concentration, times)

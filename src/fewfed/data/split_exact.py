@@ -51,6 +51,8 @@ def _counts(
     sizes: np.ndarray, clients: int, rows_each: int, classes_each: int, generator: np.random.Generator
 ) -> np.ndarray | None:
     """Rows of each class on each client, or None where the classes do not suffice."""
+    if clients * rows_each > int(sizes.sum()):
+        return None
     base, extra = divmod(rows_each, classes_each)
     owned = _choose_classes(sizes, clients, base, rows_each / classes_each, classes_each, generator)
     if owned is None:
@@ -130,8 +132,9 @@ def _what_works(
 ) -> str:
     """Fewer clients, or fewer rows on each; both were tried."""
     fewer_clients = _largest(0, clients, lambda k: _counts(sizes, k, rows_each, classes_each, generator) is not None)
+    too_many = min(rows_each, int(sizes.sum()) // clients + 1)
     fewer_rows = _largest(
-        classes_each - 1, rows_each, lambda n: _counts(sizes, clients, n, classes_each, generator) is not None
+        classes_each - 1, too_many, lambda n: _counts(sizes, clients, n, classes_each, generator) is not None
     )
     advice = f"use at most {fewer_clients} clients" if fewer_clients else "use fewer classes on each client"
     return advice if fewer_rows < classes_each else f"{advice}, or exact:{fewer_rows}:{classes_each}"

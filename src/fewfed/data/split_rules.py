@@ -8,7 +8,7 @@ import numpy as np
 
 from fewfed.data.split_draws import Draws
 from fewfed.data.split_pool import Assigned, Flat, Pool
-from fewfed.errors import ConfigError
+from fewfed.errors import ConfigError, DataError
 
 
 def even(pool: Pool, clients: int, generator: np.random.Generator) -> Assigned:
@@ -26,15 +26,12 @@ def quantity(pool: Pool, clients: int, draws: Draws, classes_each: int) -> Assig
             f"split '{rule}' asks for {classes_each} classes on each client but the data has {pool.classes}: "
             f"use qua:1 to qua:{pool.classes}"
         )
-    owners: list[list[int]] = [[] for _ in range(pool.classes)]
-    for client in range(clients):
-        owned = [client % pool.classes]
-        while len(owned) < classes_each:
-            drawn = draws.below(pool.classes)
-            if drawn not in owned:
-                owned.append(drawn)
-        for label in owned:
-            owners[label].append(client)
+    if clients * classes_each > len(pool):
+        raise ConfigError(
+            f"split '{rule}' over {clients} clients needs {clients * classes_each} rows but there are {len(pool)}: "
+            "use fewer clients or fewer classes on each"
+        )
+    owners = _owners(pool.classes, clients, draws, classes_each)
     parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
     unused = []
     for label, members in enumerate(pool.by_class()):
@@ -53,6 +50,20 @@ def quantity(pool: Pool, clients: int, draws: Draws, classes_each: int) -> Assig
     return Assigned([np.concatenate(part) for part in parts], note=note)
 
 
+def _owners(classes: int, clients: int, draws: Draws, classes_each: int) -> list[list[int]]:
+    """The clients that own each class."""
+    owners: list[list[int]] = [[] for _ in range(classes)]
+    for client in range(clients):
+        owned = [client % classes]
+        while len(owned) < classes_each:
+            drawn = draws.below(classes)
+            if drawn not in owned:
+                owned.append(drawn)
+        for label in owned:
+            owners[label].append(client)
+    return owners
+
+
 def size_skew(pool: Pool, clients: int, generator: np.random.Generator, beta: float, min_size: int) -> Assigned:
     """Sizes ~ Dirichlet(beta) above a floor of `min_size`; labels are not looked at, so they are alike everywhere."""
     spare = len(pool) - clients * min_size
@@ -64,14 +75,19 @@ def size_skew(pool: Pool, clients: int, generator: np.random.Generator, beta: fl
 
 
 def natural(
-    name: str, groups: Mapping[str, np.ndarray], clients: int, volume: float, generator: np.random.Generator
+    name: str, groups: Mapping[str, np.ndarray], rows: int, clients: int, volume: float, generator: np.random.Generator
 ) -> Assigned:
     """One client for each group id, in the order of the ids; `volume` is taken within each group, at least one row."""
     if name not in groups:
         known = f"only {', '.join(sorted(groups))} ids" if groups else "no natural groups"
         rules = " or ".join(f"'{group}'" for group in sorted(groups)) or "a rule such as 'iid' or 'dir:0.5'"
         raise ConfigError(f"split '{name}' needs a {name} id for every row but this data has {known}: use {rules}")
-    ids, member = np.unique(groups[name], return_inverse=True)
+    given = np.asarray(groups[name])
+    if given.shape != (rows,) or given.dtype.kind == "O":
+        raise DataError(
+            f"{name} ids have shape {given.shape} and type {given.dtype}: expected one a row, {rows} in all"
+        )
+    ids, member = np.unique(given, return_inverse=True)
     if clients not in (0, len(ids)):
         raise ConfigError(
             f"split '{name}' makes one client for each {name}, {len(ids)} in this data, but {clients} clients were "

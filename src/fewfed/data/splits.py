@@ -39,6 +39,15 @@ RULES: Mapping[str, tuple[str, ...]] = {
 }
 """Every rule and the names of its parameters: N and Q are whole numbers, MU and BETA are positive numbers."""
 
+MOST_WHOLE = 1 << 31
+SMALLEST, LARGEST = 1e-6, 1e6
+"""What MU and BETA may be: farther out, proportions are no longer numbers."""
+MOST_CLASSES = 1_000_000
+EMPTY_CLIENTS = 10_000
+"""So many clients there may be in any case, if they may be empty; else no more than rows."""
+SHOWN = 60
+"""Letters of a rule that an error repeats."""
+
 NATURAL = ("domain", "subject", "client")
 BY_CLASS = ("qua", "dir", "dirm", "exact")
 WHOLE = ("N", "Q")
@@ -140,11 +149,13 @@ def parse_rule(text: str) -> Rule:
     """Read `name:value:...`; a `ConfigError` says what is unknown, missing or out of range."""
     name, *values = text.split(":")
     if name not in RULES:
-        raise ConfigError(did_you_mean("split rule", name, RULES))
+        raise ConfigError(did_you_mean("split rule", _shown(name), RULES))
     parameters = RULES[name]
     usage = ":".join((name, *parameters))
     if len(values) != len(parameters):
-        raise ConfigError(f"split '{text}' has {len(values)} parameters: expected {len(parameters)}, written '{usage}'")
+        raise ConfigError(
+            f"split '{_shown(text)}' has {len(values)} parameters: expected {len(parameters)}, written '{usage}'"
+        )
     return Rule(name, tuple(_number(text, usage, *named) for named in zip(parameters, values, strict=True)))
 
 
@@ -168,21 +179,26 @@ def make_split(
     FLea code does. `options` are the finer settings of `dir` and `dirm`; `min_size` wins over the one in there.
     """
     parsed = parse_rule(rule)
-    labels = np.asarray(labels)
-    _check(parsed, labels, classes, clients, seed, volume, min_size, legacy_seed)
+    labels = _checked_labels(np.asarray(labels), classes)
+    _check(parsed, clients, seed, volume, min_size, legacy_seed)
     chosen = options or DirichletOptions()
     if min_size is not None:
         chosen = dataclasses.replace(chosen, min_size=min_size)
     needed = 1 if chosen.min_size is None else chosen.min_size
     generator = np.random.default_rng(seed)
     if parsed.name in NATURAL:
-        assigned = natural(parsed.name, groups or {}, clients, volume, generator)
+        assigned = natural(parsed.name, groups or {}, len(labels), clients, volume, generator)
     else:
         pool = Pool(labels, _volume(len(labels), volume, generator), classes)
         if len(pool) < clients * needed:
             raise ConfigError(
                 f"{len(pool)} rows are too few for {clients} clients with at least {needed} rows each: use at most "
                 f"{len(pool) // needed} clients"
+            )
+        if clients > max(EMPTY_CLIENTS, len(pool)):
+            raise ConfigError(
+                f"clients = {clients} for {len(pool)} rows: expected at most {max(EMPTY_CLIENTS, len(pool))}",
+                key="clients",
             )
         assigned = _assign(parsed, pool, clients, generator, legacy_seed, needed, chosen)
     split = dataclasses.replace(
@@ -239,32 +255,41 @@ def _assign(
 
 
 def _number(text: str, usage: str, parameter: str, value: str) -> float:
-    expected = "a whole number of at least 1" if parameter in WHOLE else "a number above 0"
+    whole = parameter in WHOLE
     try:
-        number = int(value) if parameter in WHOLE else float(value)
+        number = int(value) if whole else float(value)
     except ValueError:
         number = math.nan
-    if not (0 < number < math.inf):
-        raise ConfigError(f"split '{text}': {parameter} is '{value}', expected {expected} (written '{usage}')")
+    lowest, highest = (1, MOST_WHOLE) if whole else (SMALLEST, LARGEST)
+    if not lowest <= number <= highest:
+        expected = "a whole number of at least 1" if whole else "a number above 0"
+        limit = f", at most {highest:g}" if number > highest else f", at least {lowest:g}" if number > 0 else ""
+        raise ConfigError(
+            f"split '{_shown(text)}': {parameter} is '{_shown(value)}', expected {expected}{limit} (written '{usage}')"
+        )
     return number
 
 
-def _check(
-    rule: Rule,
-    labels: np.ndarray,
-    classes: int,
-    clients: int,
-    seed: int,
-    volume: float,
-    min_size: int | None,
-    legacy_seed: int | None,
-) -> None:
+def _checked_labels(labels: np.ndarray, classes: int) -> np.ndarray:
     if labels.ndim != 1 or len(labels) == 0 or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(
             f"labels to split have shape {labels.shape} and type {labels.dtype}: expected one whole number for each row"
         )
     if labels.min() < 0 or labels.max() >= classes:
         raise DataError(f"labels run from {labels.min()} to {labels.max()}: expected 0 to {classes - 1}")
+    if classes > MOST_CLASSES:
+        raise DataError(f"{classes} classes are too many for a split: expected at most {MOST_CLASSES}")
+    return labels.astype(np.int64, copy=False)
+
+
+def _check(
+    rule: Rule,
+    clients: int,
+    seed: int,
+    volume: float,
+    min_size: int | None,
+    legacy_seed: int | None,
+) -> None:
     if clients < (0 if rule.name in NATURAL else 1):
         raise ConfigError(
             f"clients = {clients}: expected at least 1, or 0 with a natural group to take all", key="clients"
@@ -277,6 +302,12 @@ def _check(
         raise ConfigError(f"min_size = {min_size}: expected 0 or more", key="min_size")
     if legacy_seed is not None and rule.name not in ("qua", "dir"):
         raise ConfigError(f"legacy_seed replays the released rules 'qua' and 'dir', not '{rule.name}': leave it out")
+    if legacy_seed is not None and not 0 <= legacy_seed < 1 << 32:
+        raise ConfigError(f"legacy_seed = {legacy_seed}: expected 0 or more, and less than 2^32", key="legacy_seed")
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _sha256(*arrays: np.ndarray) -> str:

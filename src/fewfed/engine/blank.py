@@ -6,6 +6,7 @@ import dataclasses
 
 import torch
 
+from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.engine.job import Job
 from fewfed.engine.threads import one_thread
@@ -20,7 +21,8 @@ ROWS = 8
 def blank_report(
     job: Job, phase: Phase, clock: Clock, shared: Tree, personal: Tree, client: int, state: Tree, rows: int = ROWS
 ) -> Report:
-    """What a client of blank rows reports without having trained."""
+    """What a client of blank rows reports without having trained. It works on copies: nobody checks what it changes."""
+    shared, personal, state = tree.clone(shared), tree.clone(personal), tree.clone(state)
     shape = tuple(job.federation.shape)
     labels = job.task.blank_labels(rows, shape)
     data = Examples(torch.zeros(rows, *shape, dtype=job.net.dtype), labels)

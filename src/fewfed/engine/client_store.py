@@ -1,35 +1,45 @@
 """What clients remember between participations: a bounded amount in memory, the rest on disk.
 
-A new state is written to a new file. The old file is deleted only after the next checkpoint, which no longer needs it.
-So a run killed at any moment finds all states that its last checkpoint names.
+A new state is written to a new file. The old file is deleted only after the second checkpoint that does not need it: a
+run killed at any moment finds all states that its last checkpoint names, and those of the one before, in case the last
+is damaged.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fewfed import tree
 from fewfed.engine import storage
+from fewfed.engine.own_folder import OwnFolder
+from fewfed.engine.storage import Damaged
 from fewfed.tree import Tree
 
 MEMORY_BYTES = 256 * 1024 * 1024
+
+_NAME = re.compile(r"([0-9]{1,18})-([0-9]{1,18})\.safetensors", re.ASCII)
 
 
 class ClientStore:
     """Client states by number. They spill to `folder`, or to a temporary folder that goes with the store."""
 
-    def __init__(self, folder: Path | None = None, memory_bytes: int = MEMORY_BYTES) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="fewfed-clients-") if folder is None else None
-        self._folder = Path(self._temporary.name) if self._temporary else Path(folder or ".")
+    def __init__(self, folder: OwnFolder | Path | None = None, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = OwnFolder(folder) if isinstance(folder, Path) else folder
         self._memory_bytes = memory_bytes
         self._memory: OrderedDict[int, tuple[Tree, int]] = OrderedDict()
         self._held = 0
-        self._files: dict[int, str] = {}
+        self._files: dict[int, tuple[str, str]] = {}
+        """The file of each client, and its digest."""
         self._dirty: set[int] = set()
         self._obsolete: list[str] = []
+        self._needed_before: list[str] = []
+        """Files that the last checkpoint does not name, but the one before does."""
         self._written = 0
 
     def __len__(self) -> int:
@@ -41,7 +51,7 @@ class ClientStore:
             self._memory.move_to_end(client)
             return self._memory[client][0]
         if client in self._files:
-            state, _ = storage.load(self._folder / self._files[client])
+            state = self._read(client)
             self._hold(client, state)
             return state
         return None
@@ -51,35 +61,56 @@ class ClientStore:
         self._dirty.add(client)
         self._hold(client, tree.clone(state))
 
-    def commit(self) -> dict[str, str]:
-        """Write states that are only in memory. The result (client to file) must be stored in the checkpoint."""
+    def commit(self) -> dict[str, Any]:
+        """Write states that are only in memory. The result (a file and its digest for each client) must be stored in
+        the checkpoint."""
         for client in sorted(self._dirty):
             self._write(client)
-        return {str(client): name for client, name in sorted(self._files.items())}
+        return {str(client): list(file) for client, file in sorted(self._files.items())}
 
     def forget_obsolete(self) -> None:
-        """Delete files that the checkpoint just written does not name."""
-        for name in self._obsolete:
-            (self._folder / name).unlink(missing_ok=True)
-        self._obsolete.clear()
+        """A checkpoint was written: delete files that neither it nor the one before names."""
+        for name in self._needed_before:
+            self._place().remove(name)
+        self._needed_before, self._obsolete = self._obsolete, []
 
-    def restore(self, index: Mapping[str, str]) -> None:
-        """Go back to the states that a checkpoint names; files of later rounds are deleted."""
+    def check(self, index: Mapping[str, Any]) -> None:
+        """Raise `Damaged` unless all states that a checkpoint names are there as they were written."""
+        files = _files(index)
+        for client in files:
+            self._read(client, files)
+
+    def restore(self, index: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
+        """Go back to the states that a checkpoint names. Files that neither it nor the one before names are deleted."""
         self._memory.clear()
         self._dirty.clear()
         self._obsolete.clear()
         self._held = 0
-        self._files = {int(client): name for client, name in index.items()}
-        keep = set(self._files.values())
-        if self._folder.is_dir():
-            for file in self._folder.iterdir():
-                if file.name not in keep:
-                    file.unlink()
-        self._written = max((int(name.split("-")[1].split(".")[0]) for name in keep), default=0)
+        self._files = _files(index)
+        now = {name for name, _ in self._files.values()}
+        self._needed_before = sorted({name for name, _ in _files(before or {}).values()} - now)
+        keep = now | set(self._needed_before)
+        if self._folder is not None and self._folder.exists():
+            for name in self._folder.names():
+                if name not in keep and _NAME.match(name):  # Of ours, whole or in part.
+                    self._folder.remove(name)
+        self._written = max((_number(name) for name in keep), default=0)
 
     def close(self) -> None:
         if self._temporary:
             self._temporary.cleanup()
+
+    def _read(self, client: int, files: Mapping[int, tuple[str, str]] | None = None) -> Tree:
+        name, digest = (files or self._files)[client]
+        state, _ = storage.load(self._place() / name, digest)
+        return state
+
+    def _place(self) -> OwnFolder:
+        """Where states are written; a temporary folder is made only when it is needed."""
+        if self._folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="fewfed-clients-")
+            self._folder = OwnFolder(Path(self._temporary.name))
+        return self._folder
 
     def _hold(self, client: int, state: Tree) -> None:
         self._release(client)
@@ -97,11 +128,31 @@ class ClientStore:
             self._held -= self._memory.pop(client)[1]
 
     def _write(self, client: int) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        place = self._place()
+        place.make()
         self._written += 1
         name = f"{client}-{self._written}.safetensors"
-        storage.save(self._folder / name, self._memory[client][0])
+        digest = storage.save(place / name, self._memory[client][0])
         if client in self._files:
-            self._obsolete.append(self._files[client])
-        self._files[client] = name
+            self._obsolete.append(self._files[client][0])
+        self._files[client] = (name, digest)
         self._dirty.discard(client)
+
+
+def _files(index: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
+    """The index of a checkpoint, if it is one: names of ours, none of which leads out of the folder."""
+    try:
+        found = {int(client): (str(name), str(digest)) for client, (name, digest) in index.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Damaged(f"the list of client states is damaged ({type(error).__name__})") from error
+    for client, (name, _) in found.items():
+        fits = _NAME.fullmatch(name)
+        if fits is None or int(fits[1]) != client:
+            raise Damaged(f"the list of client states is damaged: {name!r:.60} is not a state of client {client}")
+    return found
+
+
+def _number(name: str) -> int:
+    fits = _NAME.fullmatch(name)
+    assert fits is not None
+    return int(fits[2])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fewfed.engine import asking
 from fewfed.engine.loop import RoundView
 from fewfed.plan import Random
 from fewfed.task import Score
@@ -30,7 +31,7 @@ class Evaluate:
         if view.job.method.personal_model:
             self._personal(view)
         else:
-            (score,) = view.executor.evaluate([view.job.method.predictor(view.server, {})])
+            (score,) = view.executor.evaluate([asking.predictor(view.job, view.server, {})])
             view.record.add(score.metrics())
 
     def _personal(self, view: RoundView) -> None:

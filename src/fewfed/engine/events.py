@@ -65,6 +65,21 @@ class WorkerDied(Event):
 
 
 @dataclass(frozen=True)
+class WorkerStuck(Event):
+    """A worker process gave no answer in time and was replaced; what it worked on is run again."""
+
+    kind: ClassVar[str] = "worker stuck"
+    waited: str
+    again: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"a worker process gave no answer for {self.waited} (workers.deadline) and was replaced; "
+            f"run again: {', '.join(self.again)}"
+        )
+
+
+@dataclass(frozen=True)
 class ShapesUnknown(Event):
     """The shapes of a phase's uploads could not be derived beforehand: they are taken from the first packet."""
 
@@ -76,7 +91,18 @@ class ShapesUnknown(Event):
         return f"phase '{self.phase}': what its uploads look like is taken from the first one ({self.reason})"
 
 
-_KINDS: dict[str, Any] = {cls.kind: cls for cls in (Chosen, Impossible, WorkerDied, ShapesUnknown)}
+@dataclass(frozen=True)
+class Mended(Event):
+    """A file of the run was damaged and could be made good."""
+
+    kind: ClassVar[str] = "mended"
+    what: str
+
+    def __str__(self) -> str:
+        return self.what
+
+
+_KINDS: dict[str, Any] = {cls.kind: cls for cls in (Chosen, Impossible, WorkerDied, WorkerStuck, ShapesUnknown, Mended)}
 
 
 def _frozen(value: Any) -> Any:

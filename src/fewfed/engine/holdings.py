@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.engine.threads import one_thread
+from fewfed.errors import RunError
 from fewfed.tree import Tree
 
 
@@ -73,8 +74,12 @@ class Holdings:
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> Holdings:
         made = cls()
-        for name, entry in recorded.items():
-            made._entries[name] = _Entry(None, int(entry["size"]), str(entry["digest"]), set(entry["holders"]))
+        try:
+            for name, entry in recorded.items():
+                holders = set(map(int, entry["holders"]))
+                made._entries[name] = _Entry(None, int(entry["size"]), str(entry["digest"]), holders)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RunError(f"the checkpoint's list of what clients hold is damaged ({type(error).__name__})") from error
         return made
 
 

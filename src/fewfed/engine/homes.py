@@ -22,10 +22,10 @@ class Homes(Protocol):
         """Write down what clients remember. The result must be stored in the checkpoint."""
 
     def settle(self) -> None:
-        """The checkpoint is written: delete what only earlier checkpoints needed."""
+        """The checkpoint is written: delete what neither it nor the one before needs."""
 
-    def restore(self, committed: Mapping[str, Any]) -> None:
-        """Go back to what `commit` returned for a checkpoint."""
+    def restore(self, committed: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
+        """Go back to what `commit` returned for a checkpoint; what it returned for the one before is kept as well."""
 
     def close(self) -> None:
         """Free files and memory."""
@@ -63,8 +63,12 @@ class SimulatedHomes:
     def settle(self) -> None:
         self._store.forget_obsolete()
 
-    def restore(self, committed: Mapping[str, Any]) -> None:
-        self._store.restore(committed)
+    def check(self, committed: Mapping[str, Any]) -> None:
+        """Raise `Damaged` unless everything that `commit` returned for a checkpoint is as it was written."""
+        self._store.check(committed)
+
+    def restore(self, committed: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
+        self._store.restore(committed, before)
 
     def close(self) -> None:
         self._store.close()

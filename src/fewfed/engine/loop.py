@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fewfed import tree
+from fewfed.engine import asking
 from fewfed.engine.combine import Combiner
 from fewfed.engine.events import Event, ShapesUnknown
 from fewfed.engine.executor import Briefing, Executor, Invited
@@ -17,7 +18,7 @@ from fewfed.engine.outcomes import Failed, Partial
 from fewfed.engine.records import PhaseRecord, RoundRecord, Tally, Traffic
 from fewfed.engine.schema import Schemas
 from fewfed.errors import RunError
-from fewfed.method import Combined
+from fewfed.method import Combined, Method
 from fewfed.phase import Clock, Phase
 from fewfed.tree import Tree
 
@@ -74,21 +75,21 @@ def run_rounds(
 
     `server` and `holdings` are given when a run is resumed; the executor's homes are restored before that.
     """
-    method = job.method
-    job.check()
+    asking.check_fit(job)
     coordinator = _Coordinator(job, executor, holdings or Holdings())
-    state = executor.place(method.server_init(job.setup) if server is None else server)
+    asking.client_init(job)  # Clients call it for themselves: what is wrong with it is said before.
+    state = executor.place(asking.server_init(job) if server is None else server)
     for number in range(start, rounds):
         began = time.perf_counter()
         clock = Clock(number, rounds, job.training.epochs)
         drawn = job.plan.cohort(number, len(job.federation), cohort)
         results: list[PhaseResult] = []
-        for phase in method.phases(clock):
+        for phase in asking.phases(job, clock):
             result = coordinator.run(phase, clock, drawn, state)
             results.append(result)
             if not result.combined.clients:
                 break  # Nothing to absorb, and the phases after it stand on it: the server stays as it is.
-            state = phase.does.absorb(state, result.combined)
+            state = asking.absorb(job.method, phase, state, result.combined)
         record = RoundRecord(
             round=number + 1,
             lr=job.training.lr_at(number),
@@ -120,9 +121,9 @@ class _Coordinator:
         clients = len(self._job.federation)
         shared = self._broadcast(phase, server)
         numbers = members_of(phase, drawn, clients)
-        personal = phase.does.personal(server, numbers[0])
+        personal = asking.personal(self._job.method, phase, server, numbers[0])
         briefing = Briefing(phase, clock, shared, self._schemas.of(phase, clock, shared, personal, numbers[0]))
-        sending = _Sending(phase, shared, server, self.holdings)
+        sending = _Sending(self._job.method, phase, shared, server, self.holdings)
         combiner, tally = Combiner(phase, clients), Tally()
         failed: list[Failed] = []
         for outcome in self._executor.run(briefing, sending.to(numbers)):
@@ -152,13 +153,12 @@ class _Coordinator:
 
     def _broadcast(self, phase: Phase, server: Tree) -> Tree:
         try:
-            return phase.does.broadcast(server)
-        except Exception as error:
+            return asking.broadcast(self._job.method, phase, server)
+        except RunError as error:
             if not self._empty:
                 raise
             why = next(iter(self._empty.values()))
-            reason = f"{type(error).__name__}: {error}"
-            raise RunError(f"{why}; phase '{phase.name}' cannot do without ({reason})") from error
+            raise RunError(f"{why}; phase '{phase.name}' cannot do without ({error})") from error
 
     def _refuse_nobody(self, phase: Phase, clock: Clock, failed: Sequence[Failed]) -> None:
         """Nothing a client sends may end a run, so a phase of which no packet was accepted is left out.
@@ -184,7 +184,7 @@ class _Coordinator:
 
 
 def _nobody(phase: Phase, clock: Clock, failed: Sequence[Failed]) -> RunError:
-    first = failed[0]
+    first = min(failed, key=lambda failure: failure.client)  # Executors find failures in different orders.
     return RunError(
         f"round {clock.round + 1}, phase '{phase.name}': all {len(failed)} members failed; "
         f"the first, client {first.client}: {first.reason}"
@@ -194,8 +194,8 @@ def _nobody(phase: Phase, clock: Clock, failed: Sequence[Failed]) -> RunError:
 class _Sending:
     """Yields what each member receives, and counts its bytes."""
 
-    def __init__(self, phase: Phase, shared: Tree, server: Tree, holdings: Holdings) -> None:
-        self._phase, self._server, self._holdings = phase, server, holdings
+    def __init__(self, method: Method, phase: Phase, shared: Tree, server: Tree, holdings: Holdings) -> None:
+        self._method, self._phase, self._server, self._holdings = method, phase, server, holdings
         self._whole = tree.nbytes(shared)
         self._travels = not is_inside(phase)
         self.down = self.every_time = 0
@@ -205,7 +205,7 @@ class _Sending:
     def to(self, clients: Sequence[int]) -> Iterator[Invited]:
         """One client after another, as the executor asks for them."""
         for client in clients:
-            personal = self._phase.does.personal(self._server, client)
+            personal = asking.personal(self._method, self._phase, self._server, client)
             if self._travels:
                 own = tree.nbytes(personal)
                 self.down += self._holdings.deliver(client) + own

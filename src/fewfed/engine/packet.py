@@ -7,6 +7,7 @@ then the arrays as safetensors. Nothing is pickled, and every size and name is c
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,22 +97,27 @@ def packet_of(
     """Make a packet from what a method's `end` returned. Raises `BadPacket` for anything but tensors and numbers."""
     if not isinstance(report, Report):
         raise BadPacket(f"'end' returned {_kind(report)}: expected a Report")
-    if not isinstance(report.upload, dict):
-        refuse_odd_tree(report.upload, "upload")
-    if report.state != {}:
+    refuse_odd_tree(report.upload, "upload")  # Before it goes to another process.
+    if type(report.state) is not dict or report.state:
         refuse_odd_tree(report.state, "state")
-    if isinstance(report.weight, bool) or not isinstance(report.weight, (int, float)):
-        raise BadPacket(f"its weight is {_kind(report.weight)}: expected a number")
+    weight = _as_number(report.weight, "its weight")
     metrics = {STEPS: float(steps), **{LOSS + name: value for name, value in (terms or {}).items()}}
     if not isinstance(report.metrics, Mapping):
         raise BadPacket(f"its metrics are {_kind(report.metrics)}: expected named numbers")
     for name, value in report.metrics.items():
         if not isinstance(name, str) or name == STEPS or name.startswith(LOSS):
             raise BadPacket(f"metric {name!r}: expected a name that is not '{STEPS}' and does not begin with '{LOSS}'")
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise BadPacket(f"metric '{name}' is {_kind(value)}: expected a number")
-        metrics[name] = float(value)
-    return Packet(round, phase, sender, float(report.weight), report.upload, metrics)
+        metrics[name] = _as_number(value, f"metric '{name}'")
+    return Packet(round, phase, sender, weight, report.upload, metrics)
+
+
+def _as_number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadPacket(f"{what} is {_kind(value)}: expected a number")
+    try:
+        return float(value)
+    except OverflowError:  # A whole number that no other can hold is refused as what it would become.
+        return math.inf if value > 0 else -math.inf
 
 
 def without_arrays(packet: Packet) -> Packet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from fewfed.engine.combine import Combiner
@@ -38,6 +39,7 @@ class Reception:
         """
         outcomes: list[Outcome] = []
         well_formed: list[tuple[int, Finished]] = []
+        self._learn_from(found)
         for client, finished in found:
             try:
                 self._schema.check_head(finished.packet, client)
@@ -58,6 +60,16 @@ class Reception:
             accepted = [self._accepted(client, finished).packet for client, finished in well_formed]
             outcomes.append(Partial(combiner, tuple(without_arrays(packet) for packet in accepted)))
         return outcomes
+
+    def _learn_from(self, found: Sequence[tuple[int, Finished]]) -> None:
+        """Where nobody knows the shapes yet, the first packet that is good sets them for the others, as one by one."""
+        for client, finished in found:
+            if self._schema.leaves is not None:
+                return
+            with contextlib.suppress(BadPacket):
+                self._schema.check(finished.packet, client)
+                self._check_state(finished)
+                self._schema = self._schema.learned(finished.packet)
 
     def _combined(self, found: Sequence[tuple[int, Finished]], clients: int) -> Combiner:
         combiner = Combiner(self._briefing.phase, clients)

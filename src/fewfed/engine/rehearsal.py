@@ -15,10 +15,14 @@ import torch
 from torch import Tensor
 
 from fewfed import tree
+from fewfed.engine import asking
 from fewfed.engine.blank import blank_report
 from fewfed.engine.combine import Combiner
 from fewfed.engine.job import Job, is_inside, members_of
-from fewfed.engine.packet import SERVER, BadPacket, Packet
+from fewfed.engine.outcomes import Finished
+from fewfed.engine.packet import SERVER, BadPacket, Packet, packet_of
+from fewfed.engine.turn import Member
+from fewfed.errors import RunError, told
 from fewfed.phase import Clock, Phase
 from fewfed.tree import Tree
 
@@ -103,23 +107,38 @@ def rehearse(job: Job, rounds: int) -> Broadcasts:
 def _play(job: Job, rounds: int, clients: int, rows: int) -> Iterator[tuple[Phase, Tree]]:
     """What the first of some blank clients receives in every phase of every round that is unlike those before."""
     method = job.method
-    server = method.server_init(job.setup)
+    server, first = asking.server_init(job), asking.client_init(job)
     states: dict[int, Tree] = {}
     for clock in _telling_rounds(job, rounds):
-        for phase in method.phases(clock):
-            shared = phase.does.broadcast(server)
+        for phase in asking.phases(job, clock):
+            shared = asking.broadcast(method, phase, server)
             members = members_of(phase, range(clients), clients)
             if not is_inside(phase):
-                yield phase, {"shared": shared, "personal": phase.does.personal(server, members[0])}
+                yield phase, {"shared": shared, "personal": asking.personal(method, phase, server, members[0])}
             combiner = Combiner(phase, len(job.federation))
             for client in members:
-                state = states[client] if client in states else method.client_init(job.setup)
-                personal = phase.does.personal(server, client)
-                report = blank_report(job, phase, clock, shared, personal, client, state, rows)
+                personal = asking.personal(method, phase, server, client)
+                found = _blank(job, phase, clock, shared, Member(client, personal, states.get(client, first)), rows)
                 if phase.keeps_state:
-                    states[client] = report.state
-                combiner.add(Packet(clock.round, phase.name, client, report.weight, report.upload))
-            server = phase.does.absorb(server, combiner.finish())
+                    states[client] = found.state
+                combiner.add(found.packet)
+            server = asking.absorb(method, phase, server, combiner.finish())
+
+
+def _blank(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member, rows: int) -> Finished:
+    """What a blank client hands over, or an error that says why it cannot."""
+    try:
+        report = blank_report(job, phase, clock, shared, member.personal, member.client, member.state, rows)
+        packet = packet_of(report, clock.round, phase.name, member.client)
+        if packet.arrays.keys() != phase.uploads.keys():
+            raise BadPacket(f"it uploads {', '.join(packet.arrays)}: expected {', '.join(phase.uploads)}")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise RunError(
+            f"method '{job.method.label}', phase '{phase.name}' cannot be rehearsed without data: {told(error)}"
+        ) from error
+    return Finished(packet, report.state)
 
 
 def _telling_rounds(job: Job, rounds: int) -> list[Clock]:
@@ -128,7 +147,7 @@ def _telling_rounds(job: Job, rounds: int) -> list[Clock]:
     seen: list[list[tuple[str, frozenset[str]]]] = []
     found = []
     for clock in clocks:
-        outline = [(phase.name, frozenset(phase.uploads)) for phase in job.method.phases(clock)]
+        outline = [(phase.name, frozenset(phase.uploads)) for phase in asking.phases(job, clock)]
         if clock.round < 3 or outline not in seen:
             found.append(clock)
         seen.append(outline)

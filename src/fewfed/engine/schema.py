@@ -20,6 +20,7 @@ from fewfed import tree
 from fewfed.engine.blank import blank_report
 from fewfed.engine.job import Job, is_inside
 from fewfed.engine.packet import STEPS, BadPacket, Packet, refuse_odd_tree
+from fewfed.errors import told
 from fewfed.phase import Clock, Phase, Role
 from fewfed.torch_private import foreach_norm
 from fewfed.tree import Tree
@@ -152,7 +153,7 @@ class Schema:
     def _check_range(self, name: str, role: Role, leaf: Tensor) -> None:
         if not leaf.numel() or (role is Role.LABELS and not self.classes):
             return  # Where labels are no classes they may be any number.
-        lowest, highest = (float(bound) for bound in leaf.aminmax())
+        lowest, highest = (float(bound) for bound in leaf.detach().aminmax())
         if lowest < 0:
             raise BadPacket(f"its {role} '{name}' go down to {lowest:g}: expected none below 0")
         if role is Role.LABELS and not leaf.is_floating_point() and highest >= self.classes:
@@ -197,12 +198,16 @@ class Schemas:
             here = tree.to(shared, "cpu")
             report = blank_report(job, phase, clock, here, tree.to(personal, "cpu"), client, self._state)
             refuse_odd_tree(report.upload, "upload")
-        except Exception as error:  # The method needs real rows: the first accepted packet will set the shapes.
-            self.unknown[phase.name] = f"{type(error).__name__}: {error}"
+            schema._check_names(report.upload)
+            learned = schema.learned(Packet(clock.round, phase.name, client, 1.0, report.upload))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # The method needs real rows: the first accepted packet will set the shapes.
+            self.unknown[phase.name] = told(error)
             return schema
         if phase.keeps_state:
             self._state = report.state
-        return schema.learned(Packet(clock.round, phase.name, client, 1.0, report.upload))
+        return learned
 
 
 def _leaf(phase: Phase, path: str, value: Tensor) -> Leaf:
@@ -247,12 +252,13 @@ def is_sound(leaves: Iterable[Tensor]) -> bool:
         if leaf.is_floating_point() and leaf.numel():
             numbers.setdefault(leaf.device, []).append(leaf)
     # What is not finite, or overflows on the way, makes the norm infinite or NaN.
-    norms = ([norm.double() for norm in foreach_norm(here)] for here in numbers.values())
-    return all(float(torch.stack(found).max()) <= LARGEST for found in norms)
+    with torch.no_grad():
+        norms = ([norm.double() for norm in foreach_norm(here)] for here in numbers.values())
+        return all(float(torch.stack(found).max()) <= LARGEST for found in norms)
 
 
 def _refuse_unsound(arrays: Tree) -> None:
-    for path, leaf in tree.leaves(arrays):
+    for path, leaf in tree.leaves(tree.detach(arrays)):
         if not leaf.is_floating_point():
             continue
         if not bool(torch.isfinite(leaf).all()):

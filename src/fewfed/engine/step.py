@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from fewfed.engine.answers import refuse_constant, refuse_odd_gradient, refuse_odd_terms
 from fewfed.method import Batch, Context
 from fewfed.tree import Tree
 
@@ -27,6 +28,8 @@ class Step:
         """`observed`: loss terms that are logged but not minimised."""
         self._observed = observed
         self._precision = precision
+        self._known = False
+        """Whether terms and gradient of a step have been looked at: those of the next steps are like them."""
 
     def by_tape(self, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
         """Gradient and terms, by torch's tape; the parameters must require gradients."""
@@ -35,12 +38,12 @@ class Step:
         def differentiate(point: Tree) -> tuple[Tree, Tree]:
             with self._precision():
                 terms = does.loss(point, ctx, batch)
-                total = minimised(terms, self._observed)
+                total = self._total(terms)
             leaves = point["params"]
             grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
             return dict(zip(leaves, grads, strict=True)), {name: value.detach() for name, value in terms.items()}
 
-        return does.gradient(differentiate, work, ctx, batch)
+        return self._looked_at(does.gradient(differentiate, work, ctx, batch), work)
 
     def by_transform(self, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
         """The same as a pure function of its arguments, which can be stacked and compiled."""
@@ -51,13 +54,26 @@ class Step:
             def value(leaves: Tree, carried: Tree) -> tuple[Tensor, Tree]:
                 with self._precision():  # Around the loss only: gradients are taken in the types of the forward pass.
                     terms = does.loss({**carried, "params": leaves}, ctx, batch)
-                    return minimised(terms, self._observed), terms
+                    return self._total(terms), terms
 
             carried = {name: part for name, part in point.items() if name != "params"}
             found: tuple[Tree, Tree] = torch.func.grad(value, has_aux=True)(point["params"], carried)
             return found
 
-        return does.gradient(differentiate, work, ctx, batch)
+        return self._looked_at(does.gradient(differentiate, work, ctx, batch), work)
+
+    def _total(self, terms: dict[str, Tensor]) -> Tensor:
+        if not self._known:
+            refuse_odd_terms(terms, self._observed)
+        total = minimised(terms, self._observed)
+        refuse_constant(total)
+        return total
+
+    def _looked_at(self, found: tuple[Tree, Tree], work: Tree) -> tuple[Tree, Tree]:
+        if not self._known:
+            refuse_odd_gradient(found, work["params"])
+            self._known = True
+        return found
 
 
 def minimised(terms: dict[str, Tensor], observed: frozenset[str]) -> Tensor:

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.data.examples import Examples
-from fewfed.engine import layout
+from fewfed.engine import answers, layout
 from fewfed.engine.job import PSEUDO_CLIENT, Job
 from fewfed.engine.optimizer import LocalOptimizer
 from fewfed.engine.outcomes import Failed, Finished
-from fewfed.engine.packet import BadPacket, packet_of, refuse_odd_tree
+from fewfed.engine.packet import BadPacket, packet_of
 from fewfed.engine.step import Step
-from fewfed.errors import FewfedError
+from fewfed.errors import FewfedError, told
 from fewfed.method import Batch, Context, Report
 from fewfed.phase import Clock, Cohort, Phase
 from fewfed.torch_private import foreach_norm
@@ -52,16 +52,18 @@ def run_turn(
         with network_randomness(job, clock, phase, member.client), passes:
             ctx = context_of(job, phase, clock, shared, member)
             return _turn(job, ctx, channels_last and phase.epochs > 0)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # Also `sys.exit()`: what a method does in a client's turn concerns that client.
         return failed(member.client, phase, error)
 
 
-def failed(client: int, phase: Phase, error: Exception) -> Failed:
-    """The `Failed` for an error in a turn. Errors of fewfed are sentences; for others the type is added."""
+def failed(client: int, phase: Phase, error: BaseException) -> Failed:
+    """The `Failed` for an error in a turn. Errors of fewfed are sentences; for others type and place are added."""
     if isinstance(error, BadPacket):
         return Failed(client, phase.name, f"its packet was refused: {error}", "packet")
     known = isinstance(error, (FewfedError, CannotTrain))
-    return Failed(client, phase.name, str(error) if known else f"{type(error).__name__}: {error}")
+    return Failed(client, phase.name, str(error) if known else told(error))
 
 
 @contextmanager
@@ -118,6 +120,7 @@ def rows_to_train_on(ctx: Context) -> Examples:
     if phase.cohort is not Cohort.SERVER and ctx.size == 0:
         raise CannotTrain("it has no samples: expected at least one")
     data = phase.does.data(ctx)
+    answers.refuse_odd_rows(data)
     if phase.epochs and len(data) == 0:
         raise CannotTrain("there is nothing to train on: expected at least one row")
     return data
@@ -143,6 +146,7 @@ def _turn(job: Job, ctx: Context, channels_last: bool) -> Finished:
     batches = ctx.plan.batches(ctx.clock.round, ctx.phase.name, ctx.client, len(data), ctx.phase.epochs)
     ctx = dataclasses.replace(ctx, steps=len(batches))
     work = ctx.phase.does.begin(ctx)
+    answers.refuse_odd_work(work, len(batches))
     if channels_last:
         work = {**work, "params": layout.channels_last(work["params"])}
     terms = _trained(job, ctx, work, data, batches) if batches else {}
@@ -151,7 +155,6 @@ def _turn(job: Job, ctx: Context, channels_last: bool) -> Finished:
     with torch.no_grad():
         report = ctx.phase.does.end(work, ctx)
     found = finished(report, ctx, len(batches), terms)
-    refuse_odd_tree(found.packet.arrays, "upload")  # Before it goes to another process.
     return _in_reading_order(found) if channels_last else found
 
 
@@ -166,10 +169,12 @@ def _trained(job: Job, ctx: Context, work: Tree, data: Examples, batches: list[T
     sums: dict[str, Tensor] = {}
     for rows in batches:
         drawn = does.draw(random, ctx, len(rows))
+        if not sums:
+            answers.refuse_odd_draws(drawn)
         on_host = data.x.device.type == "cpu"
         batch = Batch(data.x[rows], data.y[rows], drawn if on_host else tree.to(drawn, data.x.device))
         gradient, terms = step.by_tape(work, ctx, batch)
-        optimizer.step(list(gradient.values()), ctx.lr)
+        optimizer.step([gradient[name] for name in work["params"]], ctx.lr)
         for name, value in terms.items():
             sums[name] = sums[name] + value if name in sums else value
     for leaf in params:

@@ -8,17 +8,21 @@ import pkgutil
 import re
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fewfed import methods as package
-from fewfed.changed import hint, refuse_old_functions
-from fewfed.errors import ConfigError, did_you_mean
+from fewfed.changed import FUNCTIONS, hint, refuse_old_functions
+from fewfed.errors import ConfigError, FewfedError, did_you_mean, told
 from fewfed.method import Method, Preset
-from fewfed.settings import make
+from fewfed.settings import make, shown
+
+_LONGEST = 4096
+_DEEPEST = 16
+"""Longest name of a method, which may be the path of a file, and most wrappers around one."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ def _found() -> Mapping[tuple[str, str], type[Method]]:
 def choose(spec: str, values: Mapping[str, Any] | None = None) -> Chosen:
     """The method a text names, with `values` over its preset's, over its defaults. `a.b=1` sets b of what a wraps."""
     values = dict(values or {})
+    if len(spec) > _LONGEST or spec.count("(") > _DEEPEST:
+        raise ConfigError(f"method {shown(spec)}: expected a short name with at most {_DEEPEST} brackets", key="method")
     wrapped = re.fullmatch(r"([\w-]+(?::[\w-]+)?)\((.+)\)", spec.strip())
     if wrapped:
         return _wrap(wrapped[1], wrapped[2], values)
@@ -68,7 +74,17 @@ def choose(spec: str, values: Mapping[str, Any] | None = None) -> Chosen:
         cls = _found()[name, preset]
     chosen = cls.presets.get(preset, Preset())
     training = {**cls.own_training, **chosen.training}
-    return Chosen(make(cls, {**chosen.method, **values}, f"method '{cls.name}'"), preset or "paper", training)
+    return Chosen(_made(cls, {**chosen.method, **values}), preset or "paper", training)
+
+
+def _made(cls: type[Method], values: Mapping[str, Any]) -> Method:
+    owner = f"method '{cls.name}'"
+    try:
+        return make(cls, values, owner)
+    except FewfedError:
+        raise
+    except Exception as error:  # A class of the user's may do anything when it is made.
+        raise ConfigError(f"{owner} cannot be made: {told(error)}", key="method") from error
 
 
 def wrapped_field(cls: type[Method]) -> str | None:
@@ -98,7 +114,7 @@ def _lookup(name: str) -> type[Method]:
 
 def _from_file(path: str) -> type[Method]:
     file = Path(path)
-    if not file.is_file():
+    if not _is_file(file):
         raise ConfigError(f"there is no method file '{path}': expected a Python file that defines one method")
     module_name = f"fewfed_user_method_{file.stem}"
     spec = importlib.util.spec_from_file_location(module_name, file)
@@ -109,15 +125,42 @@ def _from_file(path: str) -> type[Method]:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConfigError(
-            f"method file '{path}' cannot be loaded: {type(error).__name__}: {error}{hint(error)}"
-        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # Also `sys.exit()`, which a script may end with.
+        why = told(error) + (hint(error) if isinstance(error, Exception) else "")
+        raise ConfigError(f"method file '{path}' cannot be loaded: {why}") from error
     found = _methods_in(module)
     if len(found) != 1:
         raise ConfigError(f"'{path}' defines {len(found)} methods: expected one subclass of Method with a name")
+    _refuse_odd_class(found[0], path)
     refuse_old_functions(found[0], path)
     return found[0]
+
+
+def _is_file(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except (OSError, ValueError):  # A name that no file can have.
+        return False
+
+
+def _refuse_odd_class(cls: type[Method], path: str) -> None:
+    """Raise where what a class says of itself cannot be used."""
+    name: Any = cls.name
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"'{path}': {cls.__name__}.name is {name!r}: expected a text that is not empty")
+    for kind, attributes in {Mapping: ("presets", "own_training"), Set: ("observed",)}.items():
+        for attribute in attributes:
+            value = getattr(cls, attribute)
+            if not isinstance(value, (kind, property)):
+                raise ConfigError(f"'{path}': {cls.__name__}.{attribute} is {value!r:.60}: expected a {kind.__name__}")
+    for preset, value in cls.presets.items():
+        if not isinstance(value, Preset):
+            raise ConfigError(f"'{path}': preset {preset!r} of {cls.__name__} is {value!r:.60}: expected a Preset")
+    for function in (*FUNCTIONS, "phases", "server_init", "client_init", "predictor", "check"):
+        if not callable(getattr(cls, function)):
+            raise ConfigError(f"'{path}': {cls.__name__}.{function} is no function: expected one, or none at all")
 
 
 def _methods_in(module: Any) -> list[type[Method]]:

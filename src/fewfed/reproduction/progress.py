@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fewfed.data.sources import available
-from fewfed.errors import RunError
 from fewfed.reproduction.study import Planned
 from fewfed.runs.cells import Cell
-from fewfed.runs.experiment import Resolved
-from fewfed.runs.folder import CONFIG, RunFolder
+from fewfed.runs.folder import RunFolder
+from fewfed.runs.identity import refuse_other_runs
 
 
 def missing_data(runs: Sequence[Planned]) -> dict[str, str]:
@@ -50,9 +49,5 @@ def is_finished(cell: Cell) -> bool:
 
 
 def refuse_other_settings(cells: Sequence[Cell]) -> None:
-    """A finished run counts only for the configuration it was made with."""
-    for cell in cells:
-        if (cell.folder / CONFIG).exists():
-            _, config = RunFolder.open(cell.folder)
-            if Resolved.from_json(config).identity != cell.resolved.identity:
-                raise RunError(f"'{cell.folder}' holds a run with other settings: choose another --out or remove it")
+    """A finished run counts only for the configuration and the inputs it was made with."""
+    refuse_other_runs((cell.folder, cell.resolved) for cell in cells)

@@ -17,10 +17,10 @@ from fewfed.network import Network
 from fewfed.runs.execute import continued, execute
 from fewfed.runs.experiment import Experiment, Resolved, layered
 from fewfed.runs.folder import RunFolder, refuse_existing
-from fewfed.runs.identity import refuse_other_inputs
 from fewfed.runs.naming import default_folder
 from fewfed.runs.prepare import prepare
 from fewfed.runs.results import Result
+from fewfed.runs.user_code import refuse_unknown, remember_named
 from fewfed.training import Training
 
 
@@ -67,22 +67,31 @@ def resume(
     *,
     data: Dataset | None = None,
     network: nn.Module | Network | None = None,
+    method: str = "",
     executor: str = "",
     observers: Sequence[Observer] = (),
 ) -> Result:
     """Continue a run that was stopped; a finished one is returned as it is. Own data and networks are given again.
 
+    `method`: the run's method, named again. Needed where it is a file that you have not run before, since a folder
+    from somebody else must not decide which code runs here; or where that file lies elsewhere by now.
     `executor`: another one than the run had, where this machine lacks that.
     """
-    opened, config = RunFolder.open(Path(folder))
+    path = Path(folder)
+    opened, config = RunFolder.open(path)
     finished = opened.result()
-    if finished is not None:
+    if finished is not None and opened.has_model():  # A model that is lost is made again from the checkpoint.
         return Result.from_json(finished)
-    own = None if data is None else checked(data)
     recorded = Resolved.from_json(config)
+    if method:
+        recorded = recorded.named(method)
+    else:
+        refuse_unknown(recorded.spec, path)
+    own = None if data is None else checked(data)
     prepared = prepare(recorded.on(executor) if executor else recorded, data=own, network=network)
-    refuse_other_inputs(prepared.inputs, opened, config)
-    return continued(prepared, opened, observers)
+    if method:
+        remember_named(method)
+    return continued(prepared, path, observers)
 
 
 def _describing(experiment: Experiment, data: Dataset | None, network: nn.Module | Network | None) -> Experiment:

@@ -5,18 +5,19 @@ Finished cells are kept and skipped, unfinished ones continued; a cell that fail
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import json
 import os
 import select
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fewfed import processes
 from fewfed.data.examples import Dataset
 from fewfed.data.sources import load
 from fewfed.engine.loop import RoundView
@@ -27,6 +28,9 @@ from fewfed.runs.folder import RunFolder
 from fewfed.runs.packing import Packing
 from fewfed.runs.prepare import prepare
 from fewfed.runs.results import Result
+
+_GRACE = 1.0
+"""Seconds that runs have to end by themselves when the comparison is interrupted."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,15 @@ class _Child:
     pipe: int
     rest: bytes = b""
     done: bool = False
+    """Whether its run came to an end."""
+    gone: bool = False
+    """Whether its process did."""
+
+    def leave(self, patience: float) -> int:
+        """Wait for its process, not for long, and close the pipe; the status it ended with."""
+        self.gone = True
+        os.close(self.pipe)
+        return processes.end(self.pid, patience)
 
 
 @dataclass
@@ -85,22 +98,46 @@ def run_cells(cells: Sequence[Cell], packing: Packing, report: Callable[[Update]
             report(endings[cell.name])
         else:
             waiting.append(cell)
-    for update in _work(waiting, packing, shares_machine=min(packing.most, len(cells)) > 1):
-        if update.result is not None or update.error:
-            endings[update.cell.name] = update
-        report(update)
+    # Closed at once if `report` is interrupted: the runs must not go on by themselves.
+    with contextlib.closing(_work(waiting, packing, shares_machine=min(packing.most, len(cells)) > 1)) as updates:
+        for update in updates:
+            if update.result is not None or update.error:
+                endings[update.cell.name] = update
+            report(update)
     return [endings[cell.name] for cell in cells]
 
 
 def _finished(cell: Cell) -> Result | None:
-    recorded = RunFolder(cell.folder).result()
+    try:
+        recorded = RunFolder(cell.folder).result()
+    except (FewfedError, OSError):  # Its own process will say what is wrong with its folder, and cost no other.
+        return None
     return None if recorded is None else Result.from_json(recorded)
 
 
-def _work(waiting: list[Cell], packing: Packing, shares_machine: bool) -> Iterator[Update]:
+def _work(waiting: list[Cell], packing: Packing, shares_machine: bool) -> Generator[Update, None, None]:
+    children: list[_Child] = []
+    try:
+        yield from _run_all(waiting, packing, shares_machine, children)
+    finally:
+        _end(children)
+
+
+def _end(children: list[_Child]) -> None:
+    """Interrupt the runs that still go on, if any, and wait until they have ended."""
+    going = [child for child in children if not child.gone]
+    for child in going:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGTERM)
+    processes.end_all([child.pid for child in going], _GRACE)
+    for child in going:
+        os.close(child.pipe)
+
+
+def _run_all(waiting: list[Cell], packing: Packing, shares_machine: bool, children: list[_Child]) -> Iterator[Update]:
+    """`children`: those that go on, at any time."""
     data = _Data()
     queue = list(waiting)
-    children: list[_Child] = []
     while queue or children:
         while queue and packing.may_start():
             cell = queue.pop(0)
@@ -135,14 +172,12 @@ def _updates(child: _Child) -> Iterator[Update]:
             message["result"] = Result.from_json(message["result"])
         yield Update(child.cell, **message)
     if not chunk:
-        _, status = os.waitpid(child.pid, 0)
-        os.close(child.pipe)
+        cause = processes.cause(child.leave(_GRACE))
         if not child.done:
-            yield Update(child.cell, error=f"its process died (status {status}): run the command again to continue it")
+            yield Update(child.cell, error=f"its process died ({cause}): run the command again to continue it")
         child.done = True
     elif child.done:
-        os.waitpid(child.pid, 0)
-        os.close(child.pipe)
+        child.leave(_GRACE)
 
 
 def _start(cell: Cell, dataset: Dataset, shares_machine: bool) -> _Child:
@@ -152,7 +187,8 @@ def _start(cell: Cell, dataset: Dataset, shares_machine: bool) -> _Child:
     if pid == 0:
         status = 1
         try:
-            _end_with(parent)
+            processes.end_with(parent)
+            processes.interrupt_once()
             os.close(reading)
             torch.set_num_threads(1)
             _run(cell, dataset, shares_machine, writing)
@@ -161,16 +197,6 @@ def _start(cell: Cell, dataset: Dataset, shares_machine: bool) -> _Child:
             os._exit(status)
     os.close(writing)
     return _Child(cell, pid, reading)
-
-
-def _end_with(parent: int) -> None:
-    """Die when the parent does: a run that outlives its comparison would write beside the one that continues it."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux only; elsewhere the run ends with its next report.
-    set_parent_death_signal = 1
-    if prctl is not None:
-        prctl(set_parent_death_signal, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _run(cell: Cell, dataset: Dataset, shares_machine: bool, pipe: int) -> None:
@@ -184,7 +210,7 @@ def _run(cell: Cell, dataset: Dataset, shares_machine: bool, pipe: int) -> None:
             tell({name: value for name, value in found.items() if name in wanted})
 
     try:
-        prepared = prepare(cell.resolved, data=dataset)
+        prepared = prepare(cell.resolved, loaded=dataset)
         comparison = cell.folder.parent
         result = execute(prepared, cell.folder, [Tell()], shares_machine=shares_machine, comparison=comparison)
         tell({"round": result.rounds, "result": result.as_json()})

@@ -56,7 +56,7 @@ def read(path: Path) -> ConfigFile:
         content = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"cannot read '{path}': {error.strerror or error}; expected a TOML file") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # Not TOML or not text; a number of thousands of digits; brackets.
         raise ConfigError(f"{path} is not TOML: {error}") from error
     lines = _lines_of_keys(text)
     values: dict[str, Any] = {}

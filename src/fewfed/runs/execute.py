@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from fewfed.data.readers.folders import cache_folder
+from fewfed.engine import asking
 from fewfed.engine.client_store import ClientStore
 from fewfed.engine.evaluation import Evaluate
+from fewfed.engine.events import Event, Mended
 from fewfed.engine.holdings import Holdings
 from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.loop import Observer, RoundView, run_rounds
-from fewfed.errors import RunError
 from fewfed.runs.executors import Surroundings, executor_for
-from fewfed.runs.experiment import Resolved
-from fewfed.runs.folder import CONFIG, RunFolder
-from fewfed.runs.identity import machine, refuse_other_inputs, signature
+from fewfed.runs.folder import CONFIG, RunFolder, held
+from fewfed.runs.identity import machine, refuse_other_inputs, refuse_other_run, signature
 from fewfed.runs.prepare import Prepared
 from fewfed.runs.remembered import FOLDER, ChoiceFolder, RememberedChoices
 from fewfed.runs.results import Result, summarise
+from fewfed.runs.user_code import remember_named
 
 
 def execute(
@@ -39,28 +40,24 @@ def execute(
     `shares_machine`: other runs use the other cores, so that the clients run one after another in this process.
     `comparison`: the folder of the comparison this run belongs to, all of whose runs are computed in the same way.
     """
-    if (path / CONFIG).exists():
-        folder, config = RunFolder.open(path)
-        if Resolved.from_json(config).identity != prepared.resolved.identity:
-            raise RunError(f"'{path}' holds a run with another configuration: choose another --out or remove it")
-        refuse_other_inputs(prepared.inputs, folder, config)
-    else:
-        config = {**prepared.resolved.as_json(), "inputs": prepared.inputs}
-        folder = RunFolder.create(path, config, prepared.manifest)
-    return continued(prepared, folder, observers, shares_machine, comparison)
-
-
-def continued(
-    prepared: Prepared,
-    folder: RunFolder,
-    observers: Sequence[Observer],
-    shares_machine: bool = False,
-    comparison: Path | None = None,
-) -> Result:
-    """Run to the end from the folder's last checkpoint."""
-    with folder.held():
+    with held(path):  # Before looking: another process may be about to begin the same run.
+        if (path / CONFIG).exists():
+            refuse_other_run(path, prepared.resolved, prepared.inputs)
+            folder, _ = RunFolder.open(path)
+        else:
+            config = {**prepared.resolved.as_json(), "inputs": prepared.inputs}
+            folder = RunFolder.create(path, config, prepared.manifest)
+        remember_named(prepared.resolved.spec)
         around = Surroundings(shares_machine, comparison is not None)
         return _run_to_end(prepared, folder, observers, around, comparison)
+
+
+def continued(prepared: Prepared, path: Path, observers: Sequence[Observer]) -> Result:
+    """Run to the end from the folder's last checkpoint."""
+    with held(path):
+        folder, config = RunFolder.open(path)
+        refuse_other_inputs(prepared.inputs, folder, config)
+        return _run_to_end(prepared, folder, observers, Surroundings(), None)
 
 
 def _run_to_end(
@@ -71,9 +68,9 @@ def _run_to_end(
     comparison: Path | None,
 ) -> Result:
     experiment, job = prepared.resolved.experiment, prepared.job
-    last = folder.restore()
     homes = SimulatedHomes(job, ClientStore(folder.clients))
-    homes.restore(last.states)
+    last, before, mended = folder.restore(homes.check, experiment.rounds)
+    homes.restore(last.states, before.states)
     choices = remembered_choices(prepared, folder, comparison)
     executor = executor_for(prepared.resolved, job, homes, prepared.cohort, around, choices)
     evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients)
@@ -82,7 +79,7 @@ def _run_to_end(
         final = run_rounds(
             job,
             executor,
-            [evaluate, *observers, record],
+            [_Tell([Mended(what) for what in mended]), evaluate, *observers, record],
             rounds=experiment.rounds,
             cohort=prepared.cohort,
             holdings=Holdings.from_json(last.held),
@@ -106,7 +103,7 @@ def _run_to_end(
         **summary,
     )
     personal = job.method.personal_model
-    folder.finish(final if personal else job.method.predictor(final, {}), result.as_json())
+    folder.finish(final if personal else asking.predictor(job, final, {}), result.as_json())
     return result
 
 
@@ -134,6 +131,18 @@ def remembered_choices(prepared: Prepared, folder: RunFolder, comparison: Path |
         about["training"] = dataclasses.asdict(job.training)
         about["length"] = [experiment.rounds, prepared.cohort]
     return RememberedChoices(folder.choices, about, shared)
+
+
+@dataclass
+class _Tell:
+    """The observer that adds what happened before the first round to that round's events."""
+
+    events: list[Event]
+
+    def after_round(self, view: RoundView) -> None:
+        if self.events:
+            view.record = dataclasses.replace(view.record, events=(*self.events, *view.record.events))
+            self.events = []
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -34,7 +35,7 @@ class Experiment:
     seed: int = setting(0, "drives weights, split, cohorts, batches and draws", ge=0)
     volume: float = setting(1.0, "part of the training rows that is given out", gt=0, le=1)
     min_size: int = setting(-1, "smallest client a random split may have; -1 = the rule's own", ge=-1)
-    legacy_seed: int = setting(-1, "seed of the released FLea partitions; -1 = not those", ge=-1)
+    legacy_seed: int = setting(-1, "seed of the released FLea partitions; -1 = not those", ge=-1, lt=2**32)
     noise: float = setting(0.0, "standard deviation of Gaussian noise on training inputs", ge=0)
     noise_kind: Literal["graded", "uniform"] = setting("graded", "noise rising over clients, or the same on all")
     leave_out: str = setting("", "natural split: group name or client number that only tests; empty = all train")
@@ -87,6 +88,12 @@ class Resolved:
     def on(self, executor: str) -> Resolved:
         """The same computed by another executor, with that one's defaults."""
         return dataclasses.replace(self.identity, experiment=dataclasses.replace(self.experiment, executor=executor))
+
+    def named(self, spec: str) -> Resolved:
+        """The same with its method named again, where a file of the method's may lie elsewhere by now."""
+        if _without_folders(spec) != _without_folders(self.spec):
+            raise ConfigError(f"method '{spec}' is not the run's: expected '{self.spec}'", key="method", value=spec)
+        return dataclasses.replace(self, spec=spec)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -165,6 +172,10 @@ def layered(
     given = {name: stated(plugin(name), said) for name, said in (executors or {}).items() if said}
     made = make(Training, {**chosen.training, **training}, "training")
     return Resolved(spec, values, experiment, made, options, given)
+
+
+def _without_folders(spec: str) -> str:
+    return re.sub(r"[^():]*/", "", spec.replace(" ", ""))
 
 
 def stated(executor: Plugin, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,20 @@
-"""A run folder: configuration, environment, split, one line of metrics a round, checkpoint, final model, result."""
+"""A run folder: configuration, environment, split, one line of metrics a round, checkpoints, final model, result.
+
+Every file is covered by a digest (`fewfed.runs.seals`): the configuration names those of environment and split, the
+lines of metrics continue from the configuration's, a checkpoint names the last line's and those of the clients' states,
+and the result names the last line's and the model's.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,15 +23,23 @@ import numpy as np
 import torch
 
 from fewfed.engine import storage
+from fewfed.engine.holdings import Holdings
+from fewfed.engine.own_folder import PART, File, OwnFolder
+from fewfed.engine.storage import Damaged, digest_of
 from fewfed.errors import RunError
+from fewfed.runs.seals import MOST_BYTES, linked, parsed, read_sealed, unlinked, write_sealed
 from fewfed.tree import Tree
 from fewfed.version import __version__
 
 CONFIG, ENVIRONMENT, SPLIT = "config.json", "environment.json", "split.json"
 METRICS, CHECKPOINT, MODEL, RESULT = "metrics.jsonl", "checkpoint.safetensors", "model.safetensors", "result.json"
+BEFORE = "checkpoint.before.safetensors"
+"""The checkpoint before the last, which is used where the last is damaged."""
 CLIENTS = "clients"
 CHOICES = "choices.json"
+LOCK = "lock"
 
+_MOST_ROUNDS = 1 << 31
 _RELEASE_SECONDS = 3.0
 """How long a process that was just killed may take to let go of its folder."""
 
@@ -31,14 +47,28 @@ _RELEASE_SECONDS = 3.0
 class Checkpoint(NamedTuple):
     """What a run was when it was last written down."""
 
-    server: Tree | None
+    server: Tree | None = None
     """Nothing before the first checkpoint."""
-    done: int
+    done: int = 0
     """Finished rounds."""
-    states: dict[str, str]
-    """The file of each client's state."""
-    held: dict[str, Any]
+    states: Mapping[str, Any] = {}
+    """The file of each client's state, and its digest."""
+    held: Mapping[str, Any] = {}
     """What clients hold of the broadcast."""
+    lines: tuple[bytes, ...] = ()
+    """The metrics of the finished rounds."""
+    chain: str = ""
+    """The digest of the last of them."""
+
+
+class Restored(NamedTuple):
+    """Where a run goes on."""
+
+    last: Checkpoint
+    before: Checkpoint
+    """The checkpoint before that, whose files are still needed."""
+    mended: tuple[str, ...]
+    """What was damaged and could be made good."""
 
 
 class RunFolder:
@@ -46,20 +76,22 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._own = OwnFolder(path)
+        self._chain = ""
+        self._kept = zlib.compressobj()
+        self._compressed = bytearray()
+        """The metrics so far, compressed: a checkpoint takes them along."""
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any], split: Mapping[str, Any]) -> RunFolder:
         """Start a run folder; an existing run is not overwritten."""
         refuse_existing(path)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"cannot create '{path}': {error.strerror or error}; choose another --out") from error
         folder = cls(path)
-        folder._write_json(ENVIRONMENT, environment())
-        folder._write_json(SPLIT, split)
+        folder._own.make()
+        files = {name: folder._write_json(name, content) for name, content in
+                 ((ENVIRONMENT, environment()), (SPLIT, split))}  # fmt: skip
         # Last: a folder with a configuration is a run that can be continued.
-        folder._write_json(CONFIG, {"fewfed": __version__, **config})
+        write_sealed(folder._own / CONFIG, {"fewfed": __version__, **config, "files": files})
         return folder
 
     @classmethod
@@ -67,118 +99,209 @@ class RunFolder:
         """An existing run and its configuration."""
         if not (path / CONFIG).is_file():
             raise RunError(f"'{path}' is not a run folder: expected one with a {CONFIG}, as 'fewfed run' writes it")
-        try:
-            config = json.loads((path / CONFIG).read_text())
-            version = config["fewfed"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"'{path / CONFIG}' is damaged: expected the JSON that 'fewfed run' wrote") from error
+        folder = cls(path)
+        folder._own.names()  # Refuses links.
+        version = parsed(folder._own.read(CONFIG, MOST_BYTES), folder._own / CONFIG).get("fewfed")
+        if not isinstance(version, str):
+            raise Damaged(f"'{path / CONFIG}' is damaged: expected the JSON that 'fewfed run' wrote")
         if version != __version__:
             raise RunError(
-                f"'{path}' was written by fewfed {version}, this is {__version__}: results could differ; "
+                f"'{path}' was written by fewfed {version!s:.40}, this is {__version__}: results could differ; "
                 f"continue it with that version or start a new run"
             )
-        return cls(path), config
+        return folder, read_sealed(folder._own / CONFIG)[0]
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep every other process from writing into this run."""
-        try:
-            import fcntl
-        except ImportError:  # No such locks on this system: nothing is kept out.
-            yield
-            return
-        # A record lock, unlike a lock on the open file, stays with this process and is not inherited by its workers.
-        with open(self.path / CONFIG, "r+b") as file:
-            deadline = time.monotonic() + _RELEASE_SECONDS
-            while True:
-                try:
-                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except (BlockingIOError, PermissionError) as error:
-                    if time.monotonic() > deadline:
-                        raise RunError(
-                            f"another process is running '{self.path}': wait for it or stop it first"
-                        ) from error
-                    time.sleep(0.05)
-            yield
-
-    def checkpoint(self, server: Tree, round: int, states: Mapping[str, str], held: Mapping[str, Any]) -> None:
+    def checkpoint(self, server: Tree, round: int, states: Mapping[str, Any], held: Mapping[str, Any]) -> None:
         """Write the server's tree after `round` rounds, where the clients' states lie, and what clients hold."""
+        self._own.flush(METRICS)  # A checkpoint must not outlive the metrics of its rounds.
+        metrics = bytes(self._compressed) + self._kept.copy().flush()
+        facts = {
+            "round": round,
+            "states": dict(states),
+            "held": dict(held),
+            "chain": self._chain,
+            "metrics": base64.b64encode(metrics).decode(),
+        }
+        new = CHECKPOINT + ".new"
+        storage.save(self._own / new, server, facts)
         try:
-            with open(self.path / METRICS, "rb+") as file:
-                os.fsync(file.fileno())  # A checkpoint must not outlive the metrics of its rounds.
+            if self._own.has(CHECKPOINT):
+                self._own.rename(CHECKPOINT, BEFORE)
+            self._own.rename(new, CHECKPOINT)
         except OSError as error:
-            raise RunError(f"cannot write '{self.path / METRICS}': {error.strerror or error}") from error
-        storage.save(self.path / CHECKPOINT, server, {"round": round, "states": dict(states), "held": dict(held)})
+            raise RunError(f"cannot write '{self.path / CHECKPOINT}': {error.strerror or error}") from error
 
-    def restore(self) -> Checkpoint:
-        """The last checkpoint, or nothing at all; metrics of rounds after it are dropped."""
-        server: Tree | None = None
-        done, states, held = 0, dict[str, str](), dict[str, Any]()
-        path = self.path / CHECKPOINT
-        if path.is_file():
-            server, facts = storage.load(path)
+    def restore(self, check: Callable[[Mapping[str, Any]], None], rounds: int) -> Restored:
+        """The last good checkpoint, or the beginning; metrics of rounds after it are dropped.
+
+        `check` raises `Damaged` where client states that a checkpoint names are not as they were written. Damage that
+        can be made good is made good, and told.
+        """
+        start = read_sealed(self._own / CONFIG)[1]
+        good: dict[str, Checkpoint] = {}
+        bad: dict[str, Damaged] = {}
+        for name in (CHECKPOINT, BEFORE):
             try:
-                done, states, held = int(facts["round"]), dict(facts["states"]), dict(facts["held"])
-            except (KeyError, TypeError, ValueError) as error:
-                raise RunError(f"'{path}' is not a checkpoint of this program: remove it to start over") from error
-        records = [record for record in self.metrics() if record["round"] <= done]
-        if [record["round"] for record in records] != list(range(1, done + 1)):
-            raise RunError(f"'{self.path / METRICS}' lacks rounds up to {done}: expected one line for each in order")
-        storage.write(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in records).encode())
-        return Checkpoint(server, done, states, held)
+                if self._own.has(name):
+                    found = self._checkpoint(name, start, rounds)
+                    check(found.states)
+                    good[name] = found
+            except Damaged as error:
+                bad[name] = error
+        if bad and not good:
+            first = next(iter(bad.values()))
+            raise RunError(f"{first}, and no other checkpoint is there: remove it to start over from round 1")
+        last, before = good.get(CHECKPOINT), good.get(BEFORE, Checkpoint())
+        if last is None and BEFORE in good:  # From now on it is the last.
+            last, before = good[BEFORE], Checkpoint()
+            self._own.rename(BEFORE, CHECKPOINT)
+        elif BEFORE in bad:
+            self._own.remove(BEFORE)
+        last = last or Checkpoint(chain=start)
+        mended = [f"{error}; the run goes on from round {last.done}" for error in bad.values()]
+        mended += self._mend_metrics(last)
+        self._chain, self._compressed, self._kept = last.chain, bytearray(), zlib.compressobj()
+        for line in last.lines:
+            self._compressed += self._kept.compress(line)
+        for name in self._own.names():
+            if name.endswith((PART, CHECKPOINT + ".new")):
+                self._own.remove(name)
+        return Restored(last, before, tuple(mended))
 
     def append(self, metrics: Mapping[str, Any]) -> None:
-        try:
-            with open(self.path / METRICS, "a") as file:
-                file.write(json.dumps(metrics) + "\n")
-        except OSError as error:
-            raise RunError(f"cannot write '{self.path / METRICS}': {error.strerror or error}") from error
+        line, self._chain = linked(metrics, self._chain)
+        self._compressed += self._kept.compress(line)
+        self._own.append(METRICS, line)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One record a finished round."""
-        path = self.path / METRICS
-        if not path.is_file():
+        """One record a finished round; `Damaged` where they are not as they were written."""
+        if not self._own.exists() or not self._own.has(METRICS):
             return []
-        # A run killed while it wrote leaves at most one line without its end.
-        text = path.read_text()
-        try:
-            return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line]
-        except ValueError as error:
-            raise RunError(f"'{path}' is damaged ({error}): expected one JSON object a line") from error
+        return self._linked_metrics()[0]
+
+    def look_at(self, name: str) -> None:
+        """Raise `Damaged` unless a checkpoint fits the rest of the run."""
+        start = read_sealed(self._own / CONFIG)[1]
+        found = self._checkpoint(name, start, rounds=_MOST_ROUNDS)
+        if tuple(_lines(self._own.read(METRICS))[: found.done]) != found.lines:
+            raise Damaged(f"'{self.path / METRICS}' differs from the metrics in {name}")
+
+    def check_result(self) -> None:
+        """Raise `Damaged` unless the result fits the metrics and the model."""
+        recorded, _ = read_sealed(self._own / RESULT)
+        files = recorded.get("files")
+        if not isinstance(files, dict) or self._linked_metrics()[1] != files.get(METRICS):
+            raise Damaged(f"'{self.path / RESULT}' was written for other metrics than those in {METRICS}")
+        storage.load(self._own / MODEL, str(files.get(MODEL)))
 
     def finish(self, model: Tree, result: Mapping[str, Any]) -> None:
-        storage.save(self.path / MODEL, model, {"fewfed": __version__})
-        self._write_json(RESULT, result)
+        digest = storage.save(self._own / MODEL, model, {"fewfed": __version__})
+        write_sealed(self._own / RESULT, {**result, "files": {METRICS: self._chain, MODEL: digest}})
 
     def result(self) -> dict[str, Any] | None:
         """The summary of a finished run, wherever its folder lies by now; None while it is not finished."""
-        path = self.path / RESULT
-        if not path.is_file():
+        if not self._own.exists() or not self._own.has(RESULT):
             return None
         try:
-            return {**json.loads(path.read_text()), "folder": str(self.path)}
-        except (ValueError, TypeError) as error:
-            raise RunError(f"'{path}' is damaged: remove it and resume the run to write it again") from error
+            found, _ = read_sealed(self._own / RESULT)
+        except Damaged as error:
+            raise RunError(f"{error}; remove it and resume the run to write it again") from error
+        found.pop("files", None)
+        return {**found, "folder": str(self.path)}
+
+    def has_model(self) -> bool:
+        """Whether the final model is there as it was written."""
+        try:
+            storage.load(self._own / MODEL)
+        except RunError:
+            return False
+        return True
 
     @property
-    def choices(self) -> Path:
-        return self.path / CHOICES
+    def choices(self) -> File:
+        return self._own / CHOICES
 
     @property
-    def clients(self) -> Path:
-        return self.path / CLIENTS
+    def clients(self) -> OwnFolder:
+        return self._own.below(CLIENTS)
 
-    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        storage.write(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
+    def _linked_metrics(self) -> tuple[list[dict[str, Any]], str]:
+        """The records, and the digest of the last."""
+        chain = read_sealed(self._own / CONFIG)[1]
+        records = []
+        for line in _lines(self._own.read(METRICS)):
+            record, chain = unlinked(line, chain, self._own / METRICS)
+            records.append(record)
+        return records, chain
+
+    def _checkpoint(self, name: str, start: str, rounds: int) -> Checkpoint:
+        """A checkpoint whose every part fits the others, or `Damaged`. `start` is the configuration's digest."""
+        server, facts = storage.load(self._own / name)
+        where = f"'{self.path / name}'"
+        try:
+            done, chain = int(facts["round"]), str(facts["chain"])
+            states, held = dict(facts["states"]), dict(facts["held"])
+            Holdings.from_json(held)
+            text = _decompressed(base64.b64decode(facts["metrics"], validate=True))
+        except (RunError, KeyError, TypeError, ValueError, binascii.Error, zlib.error) as error:
+            raise Damaged(f"{where} is damaged ({type(error).__name__}): expected a checkpoint of this run") from error
+        lines = _lines(text)
+        if not 1 <= done <= rounds or len(lines) != done:
+            raise Damaged(f"{where} is damaged: it claims round {done} of {rounds} with {len(lines)} lines of metrics")
+        for number, line in enumerate(lines, 1):
+            record, start = unlinked(line, start, self._own / name)
+            if record.get("round") != number:
+                raise Damaged(f"{where} is damaged: line {number} of its metrics is of another round")
+        if start != chain:
+            raise Damaged(f"{where} is damaged: it is not of this run, or its metrics were changed")
+        return Checkpoint(server, done, states, held, tuple(lines), chain)
+
+    def _mend_metrics(self, last: Checkpoint) -> list[str]:
+        """Let the file of metrics end with those of the checkpoint, which has them all."""
+        found = _lines(self._own.read(METRICS)) if self._own.has(METRICS) else []
+        kept = tuple(found[: last.done])
+        self._own.write(METRICS, b"".join(last.lines))
+        if kept == last.lines:
+            return []
+        what = "damaged" if found else "missing"
+        return [f"'{self.path / METRICS}' was {what} and was written again from the checkpoint"]
+
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> str:
+        written = (json.dumps(content, indent=1) + "\n").encode()
+        self._own.write(name, written)
+        return digest_of(written)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keep every other process from writing into this folder, whatever is in it. It is made where it is missing."""
+    folder = OwnFolder(path)
+    folder.make()
+    try:
+        import fcntl
+    except ImportError:  # No such locks on this system: nothing is kept out.
+        yield
+        return
+    # A record lock, unlike a lock on the open file, stays with this process and is not inherited by its workers.
+    with folder.descriptor_of(LOCK) as descriptor:
+        deadline = time.monotonic() + _RELEASE_SECONDS
+        while True:
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except (BlockingIOError, PermissionError) as error:
+                if time.monotonic() > deadline:
+                    raise RunError(f"another process is running '{path}': wait for it or stop it first") from error
+                time.sleep(0.05)
+        yield
 
 
 def refuse_existing(path: Path) -> None:
     """A new run does not go into a folder that holds one, nor over files it would overwrite or clear away."""
     if (path / CONFIG).exists():
         raise RunError(f"'{path}' already holds a run: continue it with 'fewfed resume {path}' or choose another --out")
-    for name in (METRICS, CHECKPOINT, MODEL, RESULT, CLIENTS, CHOICES):
-        if (path / name).exists():
+    for name in (METRICS, CHECKPOINT, BEFORE, MODEL, RESULT, CLIENTS, CHOICES):
+        if os.path.lexists(path / name):
             raise RunError(f"'{path}' holds '{name}', which a run would overwrite: choose another --out")
 
 
@@ -194,3 +317,16 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
+
+
+def _lines(text: bytes) -> list[bytes]:
+    """Whole lines: a run killed while it wrote leaves at most one without its end."""
+    return [line + b"\n" for line in text.split(b"\n")[:-1]]
+
+
+def _decompressed(content: bytes) -> bytes:
+    machine = zlib.decompressobj()
+    text = machine.decompress(content, MOST_BYTES)
+    if not machine.eof:
+        raise ValueError("metrics without an end")
+    return text

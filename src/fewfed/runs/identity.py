@@ -5,30 +5,54 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fewfed import tree
 from fewfed.data.examples import Dataset
+from fewfed.data.fingerprint import fingerprint
 from fewfed.errors import RunError
 from fewfed.network import Network
-from fewfed.runs.folder import RunFolder
+from fewfed.runs.experiment import Resolved
+from fewfed.runs.folder import CONFIG, RunFolder
+from fewfed.runs.user_code import code_of
 from fewfed.version import __version__
 
 
-def inputs_of(dataset: Dataset, net: Network) -> dict[str, Any]:
-    """What identifies the data and the first weights."""
+def sources_of(resolved: Resolved) -> dict[str, Any]:
+    """What identifies the files a run is made from, without reading data: they are hashed once and then remembered."""
+    return {"data": fingerprint(resolved.experiment.data, resolved.options), "code": code_of(resolved.spec)}
+
+
+def inputs_of(dataset: Dataset, net: Network, sources: Mapping[str, Any]) -> dict[str, Any]:
+    """What identifies the data, the user's code and the first weights."""
     weights = hashlib.sha256()
     for name, leaf in tree.leaves(net.model()):
         weights.update(name.encode() + leaf.contiguous().numpy().tobytes())
     labels = torch.cat([dataset.train.y, dataset.test.y]).numpy().tobytes()
     return {
+        **sources,
         "shape": list(dataset.shape),
         "labels": hashlib.sha256(labels).hexdigest(),
         "weights": weights.hexdigest(),
     }
+
+
+def content_of(dataset: Dataset) -> str:
+    """A digest of the user's own data."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in (dataset.train.x, dataset.train.y, dataset.test.x, dataset.test.y):
+        found.update(f"{part.dtype} {tuple(part.shape)}".encode())
+        found.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    for groups in (dataset.groups, dataset.test_groups):
+        for name, ids in sorted(groups.items()):
+            found.update(name.encode())
+            found.update(np.ascontiguousarray(ids).tobytes())
+    return found.hexdigest()
 
 
 def signature(net: Network) -> str:
@@ -38,14 +62,50 @@ def signature(net: Network) -> str:
     return hashlib.sha256("\n".join([*parts, *leaves]).encode()).hexdigest()
 
 
-def refuse_other_inputs(found: dict[str, Any], folder: RunFolder, config: dict[str, Any]) -> None:
-    """A run is only continued with the data and the network it was started with."""
+def refuse_other_run(path: Path, resolved: Resolved, inputs: Mapping[str, Any]) -> None:
+    """Raise where a folder holds another run than this one: other settings or other inputs (`refuse_other_inputs`)."""
+    folder, config = RunFolder.open(path)
+    if Resolved.from_json(config).identity != resolved.identity:
+        raise RunError(f"'{path}' holds a run with other settings: choose another --out or remove it")
+    refuse_other_inputs(inputs, folder, config)
+
+
+def refuse_other_runs(runs: Iterable[tuple[Path, Resolved]]) -> None:
+    """The same for those of many runs that have been started. Files that they share are looked at once."""
+    known: dict[str, dict[str, Any]] = {}
+    for path, resolved in runs:
+        if (path / CONFIG).exists():
+            key = f"{resolved.experiment.data} {resolved.options} {resolved.spec}"
+            if key not in known:
+                known[key] = sources_of(resolved)
+            refuse_other_run(path, resolved, known[key])
+
+
+def refuse_other_inputs(found: Mapping[str, Any], folder: RunFolder, config: Mapping[str, Any]) -> None:
+    """A run is only continued, and its result only believed, with the inputs it was started with.
+
+    `found` may be a part of the inputs, such as `sources_of` gives.
+    """
     recorded = config.get("inputs")
-    if recorded == found:
-        return
-    same_weights = isinstance(recorded, dict) and recorded.get("weights") == found["weights"]
-    what = "other data" if same_weights else "another network or other data"
-    raise RunError(f"'{folder.path}' was started with {what}: give it the same again, in Python as data= and network=")
+    recorded = recorded if isinstance(recorded, dict) else {}
+    differ = [name for name, value in found.items() if recorded.get(name) != value]
+    if differ:
+        changed = next(what for name, what in _INPUTS.items() if name in differ)
+        raise RunError(
+            f"'{folder.path}' was started with {changed}: put it back as it was (own objects are given in Python as "
+            f"data= and network=), or start anew with another --out"
+        )
+
+
+_INPUTS = {
+    "code": "another version of the method's file",
+    "network": "other code of the network",
+    "data": "other data (the content of its files has changed)",
+    "labels": "other data",
+    "shape": "other data",
+    "weights": "another network",
+}
+"""What is said where a part of the inputs differs; the first that does is named."""
 
 
 def machine() -> dict[str, Any]:

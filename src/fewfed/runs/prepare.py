@@ -14,6 +14,7 @@ from fewfed.data.federation import SplitFederation
 from fewfed.data.leave_out import leave_out
 from fewfed.data.sources import load
 from fewfed.data.splits import BY_CLASS, DirichletOptions, Split, make_split, parse_rule, released_options
+from fewfed.engine import asking
 from fewfed.engine.job import Job
 from fewfed.errors import ConfigError, concerning
 from fewfed.network import Network
@@ -21,7 +22,8 @@ from fewfed.phase import Clock
 from fewfed.plan import Plan, Random
 from fewfed.runs.executors import refuse_unused
 from fewfed.runs.experiment import Experiment, Resolved
-from fewfed.runs.identity import inputs_of
+from fewfed.runs.identity import content_of, inputs_of, sources_of
+from fewfed.runs.user_code import code_of, network_code
 from fewfed.task import Task
 from fewfed.tasks.classification import Classification
 from fewfed.tasks.segmentation import Segmentation
@@ -44,14 +46,26 @@ class Prepared:
     own_network: bool = False
 
 
-def prepare(resolved: Resolved, *, data: Dataset | None = None, network: nn.Module | Network | None = None) -> Prepared:
-    """Read, split, build and check everything before anything is written."""
+def prepare(
+    resolved: Resolved,
+    *,
+    data: Dataset | None = None,
+    network: nn.Module | Network | None = None,
+    loaded: Dataset | None = None,
+) -> Prepared:
+    """Read, split, build and check everything before anything is written.
+
+    `data` and `network` are the user's own objects; `loaded` is what the configuration's data are, where somebody has
+    read them already.
+    """
     experiment, training = resolved.experiment, resolved.training
     with concerning("split", experiment.split):
         parse_rule(experiment.split)
     with concerning("data", experiment.data):
-        loaded = load(experiment.data, options=resolved.options, seed=experiment.seed) if data is None else data
-    dataset = training_part(loaded, experiment)
+        sources = _sources(resolved, data, network)
+        given = loaded if data is None else data
+        whole = load(experiment.data, options=resolved.options, seed=experiment.seed) if given is None else given
+    dataset = training_part(whole, experiment)
     split = split_of(dataset, experiment)
     federation = SplitFederation(
         dataset, split, noise=experiment.noise, noise_kind=experiment.noise_kind, seed=experiment.seed
@@ -63,14 +77,21 @@ def prepare(resolved: Resolved, *, data: Dataset | None = None, network: nn.Modu
         _refuse_unfit_network(net, dataset)
     job = Job(method, net, _task(dataset), federation, training, plan)
     with concerning("method", resolved.spec):
-        job.check()
+        asking.check_fit(job)
     for number in (0, experiment.rounds - 1):  # A method may refuse the epochs where it lays out a round.
-        method.phases(Clock(number, experiment.rounds, training.epochs))
+        asking.phases(job, Clock(number, experiment.rounds, training.epochs))
     cohort = experiment.cohort_size(len(split))
     refuse_unused(resolved, cohort)
     manifest = split.manifest(dataset.split_labels, len(dataset.split_names))
-    inputs = inputs_of(dataset, net)
+    inputs = inputs_of(dataset, net, sources)
     return Prepared(resolved, job, split, manifest, inputs, cohort, dataset.note, data, network is not None)
+
+
+def _sources(resolved: Resolved, data: Dataset | None, network: nn.Module | Network | None) -> dict[str, Any]:
+    """What identifies the files, or the user's own objects, that a run is made from. Before data are read, so that
+    files which change meanwhile are noticed."""
+    found = {"data": content_of(data), "code": code_of(resolved.spec)} if data is not None else sources_of(resolved)
+    return found if network is None else {**found, "network": network_code(network)}
 
 
 def training_part(dataset: Dataset, experiment: Experiment) -> Dataset:

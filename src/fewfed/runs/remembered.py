@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fewfed.engine import storage
 from fewfed.engine.choices import Answer, Choices
+from fewfed.engine.own_folder import File
+from fewfed.engine.storage import Damaged
 from fewfed.errors import RunError
+from fewfed.runs.seals import read_sealed, write_sealed
 
 FOLDER = "choices"
 
@@ -61,17 +63,17 @@ class ChoiceFolder:
 class RememberedChoices(Choices):
     """Answers of one run: its own file first, then the folders it shares with runs alike, the narrowest first."""
 
-    def __init__(self, own: Path, about: Mapping[str, Any], shared: Sequence[ChoiceFolder] = ()) -> None:
+    def __init__(self, own: File, about: Mapping[str, Any], shared: Sequence[ChoiceFolder] = ()) -> None:
         super().__init__()
         self._own = own
         self._about = dict(about)
         self._shared = tuple(shared)
-        if own.is_file():
+        if own.folder.has(own.name):
             try:
-                recorded = json.loads(own.read_text())
+                recorded, _ = read_sealed(own)
                 self._answers = {q: Answer(str(a["answer"]), str(a["why"])) for q, a in recorded.items()}
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise RunError(f"'{own}' is damaged: remove it to let timing choose again") from error
+            except (Damaged, KeyError, TypeError, AttributeError) as error:
+                raise RunError(f"'{own.path}' is damaged: remove it to let timing choose again") from error
 
     def recall(self, question: str) -> Answer | None:
         known = super().recall(question)
@@ -92,7 +94,7 @@ class RememberedChoices(Choices):
     def keep(self, question: str, answer: Answer) -> Answer:
         kept = super().keep(question, answer)
         content = {q: {"answer": a.value, "why": a.why} for q, a in self._answers.items()}
-        storage.write(self._own, (json.dumps(content, indent=1) + "\n").encode())
+        write_sealed(self._own, content)
         return kept
 
     def _key(self, question: str) -> str:

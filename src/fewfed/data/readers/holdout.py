@@ -11,7 +11,7 @@ def hold_out(strata: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray
     Each stratum gives its share rounded down; the rest comes from the largest remainders. A stratum never gives all
     of its rows, so fewer may be held out where strata are tiny.
     """
-    values, counts = np.unique(strata, return_counts=True)
+    counts = np.unique(strata, return_counts=True)[1]
     shares = fraction * counts
     taken = np.minimum(np.floor(shares + 1e-9).astype(np.int64), counts - 1)
     missing = int(np.ceil(fraction * len(strata) - 1e-9)) - int(taken.sum())
@@ -22,8 +22,7 @@ def hold_out(strata: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray
             taken[stratum] += 1
             missing -= 1
     rng = np.random.default_rng(seed)
-    held = [
-        rng.permutation(np.flatnonzero(strata == value))[:count] for value, count in zip(values, taken, strict=True)
-    ]
+    members = np.split(np.argsort(strata, kind="stable"), np.cumsum(counts)[:-1])
+    held = [rng.permutation(rows)[:count] for rows, count in zip(members, taken, strict=True)] if len(counts) else []
     test = np.sort(np.concatenate(held)) if held else np.empty(0, np.int64)
     return np.setdiff1d(np.arange(len(strata)), test), test

@@ -6,12 +6,15 @@ import gzip
 import math
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
 
 from fewfed.data.examples import Dataset, Examples
+from fewfed.data.limits import Limits
 from fewfed.data.readers import prepare
+from fewfed.data.readers.opening import open_regular, size_of
 from fewfed.data.readers.options import DataOptions, refuse_unusable
 from fewfed.errors import DataError
 
@@ -29,6 +32,8 @@ GARMENTS = (
     "Ankle boot",
 )
 UNSIGNED_BYTES = 0x08
+MOST_AXES = 8
+PARTS = ("train", "t10k")
 
 
 def read_mnist(folder: Path, options: DataOptions, seed: int) -> Dataset:
@@ -39,34 +44,56 @@ def read_fashion_mnist(folder: Path, options: DataOptions, seed: int) -> Dataset
     return _read("fashion-mnist", GARMENTS, folder, options, seed)
 
 
-def read_idx(path: Path) -> np.ndarray:
+def files(folder: Path, options: DataOptions) -> list[Path]:
+    """What `read_mnist` and `read_fashion_mnist` read."""
+    return [_find(folder, f"{part}-{kind}", axes) for part in PARTS for kind, axes in (("images", 3), ("labels", 1))]
+
+
+def read_idx(path: Path, limits: Limits | None = None) -> np.ndarray:
     """The array of bytes in an idx file: two zeros, the type, the number of axes, their sizes, the content."""
+    limits = limits or Limits()
+    stored = size_of(path, limits)
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with open_regular(path, limits) as file:
+            if path.suffix != ".gz":
+                return _array(path, file, stored, limits)
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                return _array(path, unpacked, stored, limits)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}): expected an undamaged idx file; get it again") from error
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != UNSIGNED_BYTES:
+
+
+def _array(path: Path, file: BinaryIO | gzip.GzipFile, stored: int, limits: Limits) -> np.ndarray:
+    start = file.read(4)
+    if len(start) < 4 or start[:2] != b"\0\0" or start[2] != UNSIGNED_BYTES:
         raise DataError(f"{path} is not an idx file of bytes: expected it to start with 00 00 08")
-    start = 4 + 4 * raw[3]
-    if len(raw) < start:
+    axes = start[3]
+    if axes > MOST_AXES:
+        raise DataError(f"{path} has {axes} axes: expected 1 for labels and 3 for images")
+    sizes = file.read(4 * axes)
+    if len(sizes) < 4 * axes:
         raise DataError(f"{path} ends inside its header: expected an undamaged idx file; get it again")
-    shape = tuple(np.frombuffer(raw, dtype=">u4", count=raw[3], offset=4).tolist())
-    if len(raw) - start != math.prod(shape):
-        raise DataError(f"{path} holds {len(raw) - start} bytes of content: expected {math.prod(shape)}; get it again")
-    return np.frombuffer(raw, dtype=np.uint8, offset=start).reshape(shape)
+    shape = tuple(np.frombuffer(sizes, dtype=">u4").tolist())
+    expected = math.prod(shape)
+    limits.check(str(path), expected, stored)
+    content = file.read(expected)
+    if len(content) < expected or file.read(1):
+        found = f"{len(content)}" if len(content) < expected else f"more than {expected}"
+        raise DataError(f"{path} holds {found} bytes of content: expected {expected}; get it again")
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
 def _read(name: str, class_names: tuple[str, ...], folder: Path, options: DataOptions, seed: int) -> Dataset:
     refuse_unusable(options, name, "image")
-    train, test = _part(folder, "train"), _part(folder, "t10k")
+    train, test = (_part(folder, part, options.limits) for part in PARTS)
     train_x, test_x = prepare.images(train.x, test.x, options, seed)
     return Dataset(name, Examples(train_x, train.y), Examples(test_x, test.y), len(class_names), class_names)
 
 
-def _part(folder: Path, prefix: str) -> Examples:
-    images = read_idx(_find(folder, f"{prefix}-images", 3))
-    labels = read_idx(_find(folder, f"{prefix}-labels", 1))
-    if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
+def _part(folder: Path, prefix: str, limits: Limits) -> Examples:
+    images = read_idx(_find(folder, f"{prefix}-images", 3), limits)
+    labels = read_idx(_find(folder, f"{prefix}-labels", 1), limits)
+    if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels) or images.size == 0:
         raise DataError(
             f"{folder}: {prefix} images have shape {images.shape} and labels {labels.shape}; "
             "expected (n, height, width) and (n,)"

@@ -24,16 +24,19 @@ class Listing:
 
 
 def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
-    if (folder / "train").is_dir() and (folder / "test").is_dir():
-        listings = [listed(folder / "train"), listed(folder / "test")]
+    listings = _listings(folder)
+    if len(listings) > 1:
         unknown = sorted(set(listings[1].labels) - set(listings[0].labels))
         if unknown:
             raise DataError(f"{folder / 'test'} has a class '{unknown[0]}' that train lacks: expected the same classes")
-    else:
-        listings = [listed(folder)]
-    shape = survey([file for listing in listings for file in listing.files], options.image_size)
-    parts = [Part(decode(listing.files, shape), np.array(listing.labels)) for listing in listings]
+    shape = survey([file for listing in listings for file in listing.files], options)
+    parts = [Part(decode(listing.files, shape, options.limits), np.array(listing.labels)) for listing in listings]
     return own_dataset(folder.name, parts[0], parts[1] if len(parts) > 1 else None, options, seed)
+
+
+def files(folder: Path, options: DataOptions) -> list[Path]:
+    """What `read` reads."""
+    return [file for listing in _listings(folder) for file in listing.files]
 
 
 def listed(folder: Path) -> Listing:
@@ -52,3 +55,9 @@ def class_folders(folder: Path) -> Sequence[Path]:
 
 def images_in(folder: Path) -> Sequence[Path]:
     return sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+
+
+def _listings(folder: Path) -> list[Listing]:
+    """Of the training and the test part, or of the only one."""
+    parts = [folder / part for part in ("train", "test")]
+    return [listed(part) for part in (parts if all(part.is_dir() for part in parts) else [folder])]

@@ -19,9 +19,11 @@ def as_inputs(name: str, array: np.ndarray) -> Tensor:
         raise DataError(f"data '{name}': inputs are a single number; expected one row an example")
     if array.ndim == 1:
         array = array[:, None]
+    if len(array) and not array.size:
+        raise DataError(f"data '{name}': inputs have shape {array.shape}; expected at least one number in every row")
     if array.dtype == np.uint8 and array.ndim > 2:
         return torch.from_numpy(_channels_first(array).astype(np.float32, order="C")).div_(255)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return torch.from_numpy(array.astype(np.float32, order="C"))
 
 

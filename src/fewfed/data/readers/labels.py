@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fewfed.data.limits import Limits
 from fewfed.errors import DataError
+
+MOST_CLASSES = 1 << 31
+SHOWN = 40
+"""Characters of a label that an error repeats."""
 
 
 @dataclass(frozen=True)
@@ -19,30 +24,79 @@ class Labels:
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Column:
+    """Cells of text, where they come from, and the bytes they are stored in."""
+
+    where: str
+    cells: Sequence[str]
+    stored: int
+
+    def as_labels(self, limits: Limits) -> np.ndarray:
+        """Integers if every cell is one, else the text."""
+        numbers = _integers(self.cells)
+        if numbers is None:
+            return self._text(limits)
+        for row, number in enumerate(numbers, start=1):
+            if abs(number) >= 1 << 63:
+                raise DataError(f"{self.where}, row {row} has label {_shown(str(number))}: expected a class from 0")
+        return np.array(numbers, dtype=np.int64)
+
+    def as_groups(self, limits: Limits) -> np.ndarray:
+        """Integers if every cell is one that fits, else the text: names of groups may be numbers of any length."""
+        numbers = _integers(self.cells)
+        if numbers is None or any(abs(number) >= 1 << 63 for number in numbers):
+            return self._text(limits)
+        return np.array(numbers, dtype=np.int64)
+
+    def _text(self, limits: Limits) -> np.ndarray:
+        # Every cell takes the room of the longest.
+        longest = max(map(len, self.cells), default=0)
+        limits.check(
+            f"{self.where} with its longest text of {longest} letters", 4 * longest * len(self.cells), self.stored
+        )
+        return np.array(self.cells, dtype=str)
+
+
 def class_ids(name: str, parts: Sequence[np.ndarray], classes: int = 0, names: tuple[str, ...] = ()) -> Labels:
     """Whole numbers are kept as they are; text becomes ids in sorted order. `classes` or `names` fix the number."""
     columns = [_one_per_row(name, part) for part in parts]
     if not sum(map(len, columns)):
         raise DataError(f"data '{name}' is empty: expected at least one labelled row")
     if any(column.dtype.kind in "US" for column in columns):
-        return _from_text(name, [column.astype(str) for column in columns], classes)
-    ids = tuple(_whole_numbers(name, column) for column in columns)
+        return _from_text(name, [_as_text(f"data '{name}': labels", column) for column in columns], classes)
+    ids = tuple(whole_numbers(f"data '{name}'", column) for column in columns)
     declared = classes or len(names)
     return Labels(ids, declared or _count(name, np.concatenate(ids)), names)
 
 
-def integers_where_possible(cells: Sequence[str]) -> np.ndarray:
-    """Text cells as integers if every one of them is, else as they are."""
+def whole_numbers(where: str, column: np.ndarray) -> np.ndarray:
+    """Labels as int64, or a `DataError` that names the first that is no class: a fraction, NaN, negative or endless."""
+    if column.dtype.kind not in "biuf":
+        raise DataError(f"{where}: labels are of type {column.dtype}; expected whole numbers or text")
+    if column.dtype.kind == "f":
+        broken = ~np.isfinite(column) | (column != np.round(column))
+        _refuse(where, column, broken, "a class as a whole number from 0 or text")
+    if column.dtype.kind != "b":
+        _refuse(where, column, column < 0, "classes numbered from 0")
+        _refuse(where, column, column >= MOST_CLASSES, f"classes numbered from 0, fewer than {MOST_CLASSES}")
+    return column.astype(np.int64)
+
+
+def group_ids(name: str, values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """One integer id a row, and the groups' names in the order of their ids. `name` is for an error."""
+    if values.dtype.kind not in "biufUSmM":
+        raise DataError(f"{name} are of type {values.dtype}; expected numbers or text")
+    plain = _as_text(name, values) if values.dtype.kind == "S" else values
+    names, ids = np.unique(plain, return_inverse=True)
+    return ids.reshape(-1).astype(np.int64), tuple(str(one) for one in names)
+
+
+def _integers(cells: Sequence[str]) -> list[int] | None:
     try:
-        return np.array([int(cell) for cell in cells], dtype=np.int64)
+        return [int(cell) for cell in cells]
     except ValueError:
-        return np.array(cells, dtype=str)
-
-
-def group_ids(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """One integer id a row, and the groups' names in the order of their ids."""
-    names, ids = np.unique(values, return_inverse=True)
-    return ids.reshape(-1).astype(np.int64), tuple(str(name) for name in names)
+        return None
 
 
 def _one_per_row(name: str, raw: np.ndarray) -> np.ndarray:
@@ -50,6 +104,17 @@ def _one_per_row(name: str, raw: np.ndarray) -> np.ndarray:
     if column.ndim != 1:
         raise DataError(f"data '{name}': labels have shape {raw.shape}; expected one label a row")
     return column
+
+
+def _as_text(where: str, column: np.ndarray) -> np.ndarray:
+    if column.dtype.kind not in "biufUS":
+        raise DataError(f"{where} are of type {column.dtype}; expected whole numbers or text")
+    if column.dtype.kind != "S":
+        return column.astype(str)
+    try:
+        return np.char.decode(column, "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where} hold bytes that are no text: expected UTF-8, or whole numbers") from error
 
 
 def _from_text(name: str, columns: Sequence[np.ndarray], classes: int) -> Labels:
@@ -63,21 +128,10 @@ def _from_text(name: str, columns: Sequence[np.ndarray], classes: int) -> Labels
     return Labels(tuple(np.split(ids.astype(np.int64), ends)), len(names), tuple(str(label) for label in names))
 
 
-def _whole_numbers(name: str, column: np.ndarray) -> np.ndarray:
-    if column.dtype.kind not in "biuf":
-        raise DataError(f"data '{name}': labels are of type {column.dtype}; expected whole numbers or text")
-    if column.dtype.kind == "f":
-        broken = ~np.isfinite(column) | (column != np.round(column))
-        if broken.any():
-            row = int(np.flatnonzero(broken)[0])
-            raise DataError(
-                f"data '{name}', row {row} has label {column[row]}: expected a class as a whole number from 0 or text"
-            )
-    ids = column.astype(np.int64)
-    if (ids < 0).any():
-        row = int(np.flatnonzero(ids < 0)[0])
-        raise DataError(f"data '{name}', row {row} has label {ids[row]}: expected classes numbered from 0")
-    return ids
+def _refuse(where: str, column: np.ndarray, broken: np.ndarray, expected: str) -> None:
+    if broken.any():
+        row = int(np.flatnonzero(broken)[0])
+        raise DataError(f"{where}, row {row} has label {_shown(str(column[row]))}: expected {expected}")
 
 
 def _count(name: str, ids: np.ndarray) -> int:
@@ -90,3 +144,7 @@ def _count(name: str, ids: np.ndarray) -> int:
             "without gaps (or set 'classes' to their number)"
         )
     return len(present)
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -9,19 +9,18 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fewfed.data.examples import Dataset, Examples
+from fewfed.data.limits import Limits
 from fewfed.data.readers import prepare
-from fewfed.data.readers.extras import need
 from fewfed.data.readers.holdout import hold_out
 from fewfed.data.readers.image_folder import class_folders, images_in
 from fewfed.data.readers.options import DataOptions, refuse_unusable
-from fewfed.data.readers.pictures import GREY_MODES, decode, survey
+from fewfed.data.readers.pictures import GREY_MODES, decode, opened, survey
 from fewfed.errors import ConfigError, DataError
 
 IMAGES = "images"
@@ -55,8 +54,7 @@ def has_pairs(folder: Path) -> bool:
 
 def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
     """Every site is a domain; where it has no test part, the same fraction of each is held out."""
-    places = [folder] if _is_site(folder) else [place for place in class_folders(folder) if _is_site(place)]
-    sites = [_site(place, options.test_fraction, seed) for place in places]
+    sites = [_site(place, options.test_fraction, seed) for place in _places(folder)]
     return _dataset(folder.name, sites, options, seed, options.classes or 2)
 
 
@@ -71,6 +69,16 @@ def read_retina(folder: Path, options: DataOptions, seed: int) -> Dataset:
     sites = [drive, Site("chase", chase[:first_tested], chase[first_tested:])]
     smaller = dataclasses.replace(options, image_size=options.image_size or RETINA_SIDE)
     return _dataset("retina", sites, smaller, seed, 2, ("background", "vessel"))
+
+
+def files(folder: Path, options: DataOptions) -> list[Path]:
+    """What `read` reads."""
+    return _files(_places(folder))
+
+
+def files_retina(folder: Path, options: DataOptions) -> list[Path]:
+    """What `read_retina` reads."""
+    return _files([folder / name for name in RETINA_SITES if _is_site(folder / name)])
 
 
 def pairs_in(folder: Path) -> list[Pair]:
@@ -97,14 +105,15 @@ def pairs_in(folder: Path) -> list[Pair]:
     return [Pair(image, masks[name]) for name, image in images.items()]
 
 
-def decode_masks(pairs: Sequence[Pair], height: int, width: int, classes: int) -> Tensor:
+def decode_masks(pairs: Sequence[Pair], height: int, width: int, classes: int, limits: Limits) -> Tensor:
     """Class numbers, (masks, height, width). Two classes: whatever is not 0 is foreground. Else the pixel is the class.
 
     Resized by taking the nearest pixel, so that no class appears that was not there.
     """
+    limits.check_total(f"{len(pairs)} masks of {width} x {height} pixels", 8 * len(pairs) * height * width)
     out = torch.empty(len(pairs), height, width, dtype=torch.long)
     for row, pair in enumerate(pairs):
-        pixels = _class_numbers(pair, classes)
+        pixels = _class_numbers(pair, classes, limits)
         down, across = (_nearest(new, old) for new, old in zip((height, width), pixels.shape, strict=True))
         out[row] = torch.from_numpy(pixels[np.ix_(down, across)])
     return out
@@ -124,11 +133,11 @@ def _dataset(
             f"augment = '{options.augment}' would move the images of '{name}' but not their masks: leave it out"
         )
     train, test = ([pair for site in sites for pair in part(site)] for part in (_train, _test))
-    shape = survey([pair.image for pair in (*train, *test)], options.image_size)
-    train_y, test_y = (decode_masks(part, *shape[1:], classes) for part in (train, test))
+    shape = survey([pair.image for pair in (*train, *test)], options)
+    train_y, test_y = (decode_masks(part, *shape[1:], classes, options.limits) for part in (train, test))
     # The files are resized while they are decoded.
     finishing = dataclasses.replace(options, image_size=0)
-    train_x, test_x = (decode([pair.image for pair in part], shape) for part in (train, test))
+    train_x, test_x = (decode([pair.image for pair in part], shape, options.limits) for part in (train, test))
     train_x, test_x = prepare.images(train_x, test_x, finishing, seed)
     return Dataset(
         name=name,
@@ -160,6 +169,16 @@ def _test(site: Site) -> Sequence[Pair]:
     return site.test
 
 
+def _places(folder: Path) -> list[Path]:
+    """The folders of the sites: the folder itself if it is one."""
+    return [folder] if _is_site(folder) else [place for place in class_folders(folder) if _is_site(place)]
+
+
+def _files(places: Sequence[Path]) -> list[Path]:
+    pairs = [pair for place in places for part in _parts(place) or (place,) for pair in pairs_in(part)]
+    return [file for pair in pairs for file in (pair.image, pair.mask)]
+
+
 def _is_site(folder: Path) -> bool:
     return _masks_folder(folder) is not None or _parts(folder) is not None
 
@@ -177,9 +196,9 @@ def _masks_folder(folder: Path) -> Path | None:
     return next((folder / name for name in MASKS if (folder / name).is_dir()), None)
 
 
-def _class_numbers(pair: Pair, classes: int) -> np.ndarray:
-    pixels = _pixels(pair.mask)
-    with _opened(pair.image) as image:
+def _class_numbers(pair: Pair, classes: int, limits: Limits) -> np.ndarray:
+    pixels = _pixels(pair.mask, limits)
+    with opened(pair.image, limits) as image:
         image_size = image.size
     if pixels.shape != (image_size[1], image_size[0]):
         raise DataError(
@@ -200,29 +219,11 @@ def _class_numbers(pair: Pair, classes: int) -> np.ndarray:
     return pixels.astype(np.int64)
 
 
-def _pixels(path: Path) -> np.ndarray:
-    with _opened(path) as image:
-        try:
-            # A palette's numbers are the classes; its colours are only for looking at.
-            pixels: np.ndarray = np.asarray(image if image.mode in (*GREY_MODES, "P") else image.convert("L"))
-        except (OSError, SyntaxError, ValueError) as error:
-            raise _unreadable(path, error) from error
+def _pixels(path: Path, limits: Limits) -> np.ndarray:
+    with opened(path, limits) as image:
+        # A palette's numbers are the classes; its colours are only for looking at.
+        pixels: np.ndarray = np.asarray(image if image.mode in (*GREY_MODES, "P") else image.convert("L"))
     return pixels
-
-
-def _opened(path: Path) -> Any:
-    pil = need("PIL.Image", "images", "reading masks")
-    try:
-        return pil.open(path)
-    except (OSError, SyntaxError, ValueError, pil.DecompressionBombError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    return DataError(
-        f"{path} cannot be read as an image ({type(error).__name__}): expected an undamaged image file; "
-        "replace or remove it"
-    )
 
 
 def _nearest(new: int, old: int) -> np.ndarray:

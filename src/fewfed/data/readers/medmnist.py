@@ -11,6 +11,7 @@ from fewfed.data.examples import Dataset, Examples
 from fewfed.data.readers import prepare
 from fewfed.data.readers.archive import arrays_in
 from fewfed.data.readers.inputs import as_inputs
+from fewfed.data.readers.labels import whole_numbers
 from fewfed.data.readers.options import DataOptions, refuse_unusable
 from fewfed.errors import DataError
 
@@ -22,10 +23,15 @@ def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
     """Its training and test parts; the validation part is left alone."""
     refuse_unusable(options, "pneumonia", "image")
     path = folder / FILE
-    arrays = arrays_in(path)
+    arrays = arrays_in(path, options.limits)
     train, test = (_part(path, arrays, part) for part in ("train", "test"))
     train_x, test_x = prepare.images(train.x, test.x, options, seed)
     return Dataset("pneumonia", Examples(train_x, train.y), Examples(test_x, test.y), len(CLASSES), CLASSES)
+
+
+def files(folder: Path, options: DataOptions) -> list[Path]:
+    """What `read` reads."""
+    return [folder / FILE]
 
 
 def _part(path: Path, arrays: dict[str, np.ndarray], part: str) -> Examples:
@@ -35,4 +41,4 @@ def _part(path: Path, arrays: dict[str, np.ndarray], part: str) -> Examples:
     images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"].reshape(-1)
     if images.dtype != np.uint8 or images.ndim != 3:
         raise DataError(f"{path}: {part}_images is {images.dtype} of shape {images.shape}; expected bytes (n, 28, 28)")
-    return Examples(as_inputs("pneumonia", images), torch.from_numpy(labels.astype(np.int64)))
+    return Examples(as_inputs("pneumonia", images), torch.from_numpy(whole_numbers(f"{path}, {part}", labels)))

@@ -18,10 +18,12 @@ GROUPS = KNOWN[4:]
 
 
 def read(path: Path, options: DataOptions, seed: int) -> Dataset:
-    arrays = arrays_in(path)
+    arrays = arrays_in(path, options.limits)
     for needed in ("x", "y"):
         if needed not in arrays:
-            raise DataError(f"{path} has no array '{needed}': expected x and y, found {', '.join(arrays) or 'nothing'}")
+            raise DataError(
+                f"{path} has no array '{needed}': expected x and y, found {', '.join(list(arrays)[:10]) or 'nothing'}"
+            )
     for name in arrays:
         if name not in KNOWN:
             raise DataError(f"{path}: {did_you_mean('array', name, KNOWN)}")
@@ -31,6 +33,11 @@ def read(path: Path, options: DataOptions, seed: int) -> Dataset:
     train = _part(path, arrays, "x", "y", groups)
     test = _part(path, arrays, "x_test", "y_test", {}) if "x_test" in arrays else None
     return own_dataset(path.stem, train, test, options, seed)
+
+
+def files(path: Path, options: DataOptions) -> list[Path]:
+    """What `read` reads."""
+    return [path]
 
 
 def _part(path: Path, arrays: dict[str, np.ndarray], inputs: str, labels: str, groups: dict[str, np.ndarray]) -> Part:

@@ -11,7 +11,7 @@ import torch
 from fewfed.data.examples import Dataset, Examples
 from fewfed.data.readers import prepare
 from fewfed.data.readers.holdout import hold_out
-from fewfed.data.readers.image_folder import listed
+from fewfed.data.readers.image_folder import Listing, listed
 from fewfed.data.readers.labels import class_ids
 from fewfed.data.readers.options import DataOptions, refuse_unusable
 from fewfed.data.readers.pictures import decode
@@ -24,10 +24,7 @@ SIDE = 256
 def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
     """Colour images in [0, 1]; every domain gives the same fraction of each class to the test part."""
     refuse_unusable(options, "office", "image")
-    missing = [domain for domain in DOMAINS if not (folder / domain).is_dir()]
-    if missing:
-        raise DataError(f"{folder} has no folder '{missing[0]}': expected {', '.join(DOMAINS)}")
-    listings = [listed(folder / domain) for domain in DOMAINS]
+    listings = _listings(folder)
     labels = class_ids("office", [np.array(listing.labels) for listing in listings])
     splits = [hold_out(ids, options.test_fraction, seed) for ids in labels.parts]
     side = options.image_size or SIDE
@@ -36,6 +33,7 @@ def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
             decode(
                 [listing.files[row] for listing, rows in zip(listings, splits, strict=True) for row in rows[part]],
                 (3, side, side),
+                options.limits,
             ),
             torch.from_numpy(np.concatenate([ids[rows[part]] for ids, rows in zip(labels.parts, splits, strict=True)])),
         )
@@ -54,3 +52,15 @@ def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
         group_names={"domain": DOMAINS},
         test_groups={"domain": np.repeat(np.arange(len(DOMAINS)), [len(held) for _, held in splits])},
     )
+
+
+def files(folder: Path, options: DataOptions) -> list[Path]:
+    """What `read` reads."""
+    return [file for listing in _listings(folder) for file in listing.files]
+
+
+def _listings(folder: Path) -> list[Listing]:
+    missing = [domain for domain in DOMAINS if not (folder / domain).is_dir()]
+    if missing:
+        raise DataError(f"{folder} has no folder '{missing[0]}': expected {', '.join(DOMAINS)}")
+    return [listed(folder / domain) for domain in DOMAINS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fewfed.data.limits import MOST_BYTES, MOST_RATIO, Limits
 from fewfed.errors import ConfigError
 from fewfed.settings import check, setting
 
@@ -27,14 +28,24 @@ class DataOptions:
     audio_augment: bool = setting(False, "audio: random padding, roll, frequency and time masks on training clips")
     group_split: bool = setting(False, "urbansound8k: keep the clips of one source recording in the same part")
     image_size: int = setting(
-        0, "images: resize to this many pixels a side; 0 = as stored (office 256, retina 128)", ge=0
+        0, "images: resize to this many pixels a side; 0 = as stored (office 256, retina 128)", ge=0, le=16384
     )
     label: str = setting("", "tables: name of the label column; empty = 'label' or 'y'")
     client_column: str = setting("", "tables: column that says whose row it is; empty = 'client' or 'subject' if there")
-    classes: int = setting(0, "own data: number of classes where not every class occurs; 0 = counted (masks: 2)", ge=0)
+    classes: int = setting(
+        0, "own data: number of classes where not every class occurs; 0 = counted (masks: 2)", ge=0, le=1_000_000
+    )
     test_fraction: float = setting(
         0.2, "share of rows held out for testing where the data has no test part", gt=0, lt=1
     )
+    most_bytes: int = setting(MOST_BYTES, "bytes of memory that data may take; more is refused before it is read", ge=1)
+    most_ratio: float = setting(
+        MOST_RATIO, "how many times its own size a data file may take in memory, from 64 MiB on", ge=1
+    )
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.most_bytes, self.most_ratio)
 
 
 def refuse_unusable(options: DataOptions, name: str, kind: Kind) -> None:

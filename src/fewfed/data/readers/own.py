@@ -74,9 +74,11 @@ def _numbered_groups(key: str, parts: list[Part]) -> tuple[np.ndarray, np.ndarra
     """Ids of the training rows, of the test rows where these are known, and the groups' names."""
     train, test = parts[0].groups[key], parts[1].groups.get(key)
     if test is None:
-        ids, names = group_ids(train)
+        ids, names = group_ids(f"'{key}' ids", train)
         return ids, None, names
-    ids, names = group_ids(np.concatenate([train, test]))
+    if {train.dtype.kind, test.dtype.kind} & set("mM") and train.dtype.kind != test.dtype.kind:
+        raise DataError(f"'{key}' ids are {train.dtype} in train but {test.dtype} in test; expected the same")
+    ids, names = group_ids(f"'{key}' ids", np.concatenate([train, test]))
     return ids[: len(train)], ids[len(train) :], names
 
 

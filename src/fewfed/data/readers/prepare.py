@@ -16,6 +16,8 @@ def images(
 ) -> tuple[Tensor, Tensor]:
     """Resize, augment in pixel space (so that padding is black), then normalise with the plain training images."""
     if options.image_size:
+        rows, side = len(train) + len(test), options.image_size
+        options.limits.check_total(f"{rows} images of {side} x {side} pixels", 4 * rows * train.shape[1] * side**2)
         train, test = resized(train, options.image_size), resized(test, options.image_size)
     if options.normalise and scaling is None:
         scaling = Scaling.of(train)

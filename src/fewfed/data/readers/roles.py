@@ -10,6 +10,9 @@ from fewfed.errors import DataError, did_you_mean
 
 LABELS = ("label", "y")
 GROUPS = ("client", "subject", "domain")
+MOST_LISTED = 50
+SHOWN = 80
+"""Columns that an error lists, and letters of each."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +25,11 @@ class Roles:
 
 
 def roles(where: str, columns: Sequence[str], options: DataOptions) -> Roles:
-    repeated = [column for index, column in enumerate(columns) if column in columns[:index]]
-    if repeated:
-        raise DataError(f"{where} has two columns '{repeated[0]}': expected every name once")
+    seen: set[str] = set()
+    for column in columns:
+        if column in seen:
+            raise DataError(f"{where} has two columns '{column[:SHOWN]}': expected every name once")
+        seen.add(column)
     label = _label(where, columns, options.label)
     groups = _groups(where, columns, options.client_column)
     taken = {label, *(column for _, column in groups)}
@@ -41,7 +46,7 @@ def _label(where: str, columns: Sequence[str], wanted: str) -> str:
         if candidate in columns:
             return candidate
     raise DataError(
-        f"{where} has no column 'label' or 'y' (its columns are {', '.join(columns)}): set label to the right one"
+        f"{where} has no column 'label' or 'y' (its columns are {_listed(columns)}): set label to the right one"
     )
 
 
@@ -53,5 +58,10 @@ def _groups(where: str, columns: Sequence[str], wanted: str) -> tuple[tuple[str,
 
 def _existing(where: str, columns: Sequence[str], wanted: str, option: str) -> str:
     if wanted not in columns:
-        raise DataError(f"{where}, option {option}: {did_you_mean('column', wanted, columns)}")
+        raise DataError(f"{where}, option {option}: {did_you_mean('column', wanted, columns[:MOST_LISTED])}")
     return wanted
+
+
+def _listed(columns: Sequence[str]) -> str:
+    more = ["..."] if len(columns) > MOST_LISTED else []
+    return ", ".join([column[:SHOWN] for column in columns[:MOST_LISTED]] + more)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,10 @@ import torch
 
 from fewfed.data.audio import FRAMES, MELS, clip_features
 from fewfed.data.examples import Dataset, Examples
+from fewfed.data.limits import Limits
 from fewfed.data.readers.folders import cache_folder
 from fewfed.data.readers.labels import group_ids
+from fewfed.data.readers.opening import read_bytes
 from fewfed.data.readers.options import DataOptions, refuse_unusable
 from fewfed.errors import DataError
 
@@ -34,6 +37,8 @@ CLASSES = (
 )
 METADATA = Path("metadata") / "UrbanSound8K.csv"
 COLUMNS = ("slice_file_name", "fsID", "fold", "classID")
+LIMITS = (("fold", 1000), ("fsID", 1 << 31), ("classID", len(CLASSES)))
+"""Columns of numbers, and what they stay below."""
 PUBLISHED_CLIPS = 8732
 TRAIN_SHARE = 0.8
 FEATURES_VERSION = 1
@@ -51,14 +56,14 @@ class Clip:
 def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
     """Log-mel clips (2, 64, 344), split over clips as published, or over source recordings with `group_split`."""
     refuse_unusable(options, "urbansound8k", "audio")
-    clips = _clips(folder)
+    clips = _clips(folder, options.limits)
     recordings = np.array([clip.recording for clip in clips])
     train, test = _by_recording(recordings, seed) if options.group_split else _by_clip(len(clips), seed)
     train_x, test_x = _inputs(clips, train, test, options, seed)
     labels = torch.tensor([clip.label for clip in clips])
     groups = {
-        "recording": group_ids(recordings[train]),
-        "fold": group_ids(np.array([clips[row].fold for row in train])),
+        "recording": group_ids("recordings", recordings[train]),
+        "fold": group_ids("folds", np.array([clips[row].fold for row in train])),
     }
     return Dataset(
         name="urbansound8k",
@@ -72,21 +77,17 @@ def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
     )
 
 
-def _clips(folder: Path) -> list[Clip]:
+def files(folder: Path, options: DataOptions) -> list[Path]:
+    """What `read` reads."""
+    return [folder / METADATA, *(clip.file for clip in _clips(folder, options.limits))]
+
+
+def _clips(folder: Path, limits: Limits) -> list[Clip]:
     path = folder / METADATA
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        clips = [
-            Clip(
-                folder / "audio" / f"fold{int(row['fold'])}" / Path(row["slice_file_name"]).name,
-                int(row["fsID"]),
-                int(row["fold"]),
-                int(row["classID"]),
-            )
-            for row in rows
-        ]
-    except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError, TypeError) as error:
+        text = read_bytes(path, limits).decode("utf-8")
+        clips = [_clip(folder, row) for row in csv.DictReader(io.StringIO(text, newline=""))]
+    except (csv.Error, KeyError, ValueError, TypeError) as error:
         raise DataError(f"{path} cannot be read ({error!r}): expected the columns {', '.join(COLUMNS)}") from error
     if len(clips) < 2:
         raise DataError(f"{path} lists {len(clips)} clips: expected at least two")
@@ -97,6 +98,18 @@ def _clips(folder: Path) -> list[Clip]:
             "get the data set again, or remove their lines"
         )
     return clips
+
+
+def _clip(folder: Path, row: Mapping[str, str]) -> Clip:
+    fold, recording, label = (_below(row[name], limit) for name, limit in LIMITS)
+    return Clip(folder / "audio" / f"fold{fold}" / Path(row["slice_file_name"]).name, recording, fold, label)
+
+
+def _below(text: str, limit: int) -> int:
+    number = int(text)
+    if not 0 <= number < limit:
+        raise ValueError(f"{text[:20]} is out of range")
+    return number
 
 
 def _by_clip(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -121,14 +134,17 @@ def _by_recording(recordings: np.ndarray, seed: int) -> tuple[np.ndarray, np.nda
 def _inputs(
     clips: Sequence[Clip], train: np.ndarray, test: np.ndarray, options: DataOptions, seed: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    files = [clip.file for clip in clips]
+    sounds = [clip.file for clip in clips]
+    limits = options.limits
     if not options.audio_augment:
-        features = log_mels(files)
+        features = log_mels(sounds, limits)
         train_x, test_x = features[train], features[test]
     else:
-        train_x = log_mels([files[row] for row in train], (seed, TRAIN_DRAWS))
-        test_files = [files[row] for row in test]
-        test_x = log_mels(test_files, (seed, TEST_DRAWS)) if options.augment_test else log_mels(files)[test]
+        train_x = log_mels([sounds[row] for row in train], limits, (seed, TRAIN_DRAWS))
+        tested = [sounds[row] for row in test]
+        test_x = (
+            log_mels(tested, limits, (seed, TEST_DRAWS)) if options.augment_test else log_mels(sounds, limits)[test]
+        )
     if options.standardise_audio:
         mean, deviation = train_x.mean(dtype=np.float64), train_x.std(dtype=np.float64)
         scale = np.float32(deviation) if deviation > 0 else np.float32(1)
@@ -136,28 +152,29 @@ def _inputs(
     return torch.from_numpy(train_x), torch.from_numpy(test_x)
 
 
-def log_mels(files: Sequence[Path], draws: tuple[int, int] | None = None) -> np.ndarray:
-    """Spectrograms of all files, kept in the cache folder under a key of the files and the draws."""
-    cached = cache_folder() / "log-mel" / f"{_key(files, draws)}.npy"
+def log_mels(sounds: Sequence[Path], limits: Limits, draws: tuple[int, int] | None = None) -> np.ndarray:
+    """Spectrograms of all sounds, kept in the cache folder under a key of the files and the draws."""
+    limits.check_total(f"{len(sounds)} spectrograms", 4 * len(sounds) * 2 * MELS * FRAMES)
+    cached = cache_folder() / "log-mel" / f"{_key(sounds, draws)}.npy"
     if cached.is_file():
         try:
             kept: np.ndarray = np.load(cached, allow_pickle=False)
-            if kept.shape == (len(files), 2, MELS, FRAMES):
+            if kept.shape == (len(sounds), 2, MELS, FRAMES):
                 return kept
         except (OSError, ValueError, EOFError):
             pass  # an unreadable cache entry is worth no more than none: it is written again
-    features = np.empty((len(files), 2, MELS, FRAMES), dtype=np.float32)
-    for row, file in enumerate(files):
-        features[row] = clip_features(file, None if draws is None else np.random.default_rng((*draws, row)))
+    features = np.empty((len(sounds), 2, MELS, FRAMES), dtype=np.float32)
+    for row, sound in enumerate(sounds):
+        features[row] = clip_features(sound, None if draws is None else np.random.default_rng((*draws, row)), limits)
     _store(cached, features)
     return features
 
 
-def _key(files: Sequence[Path], draws: tuple[int, int] | None) -> str:
+def _key(sounds: Sequence[Path], draws: tuple[int, int] | None) -> str:
     digest = hashlib.sha256(f"{FEATURES_VERSION} {draws}".encode())
-    for file in files:
-        status = file.stat()
-        digest.update(f"\n{file.parent.name}/{file.name} {status.st_size} {status.st_mtime_ns}".encode())
+    for sound in sounds:
+        status = sound.stat()
+        digest.update(f"\n{sound.parent.name}/{sound.name} {status.st_size} {status.st_mtime_ns}".encode())
     return digest.hexdigest()[:32]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from fewfed.engine import asking
 from fewfed.engine.executor import Invited
 from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.job import Job
@@ -30,7 +31,7 @@ class LocalExecutor:
         raise NotImplementedError
 
     def evaluate_personal(self, server: Tree, clients: Sequence[int]) -> list[Score]:
-        return self.evaluate(self._job.method.predictor(server, self._homes.state(client)) for client in clients)
+        return self.evaluate(asking.predictor(self._job, server, self._homes.state(client)) for client in clients)
 
     def at_home(self, members: Iterable[Invited]) -> Iterator[Member]:
         """Members together with what they remember, one by one as the executor asks for them."""

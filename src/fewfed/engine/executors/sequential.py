@@ -8,11 +8,13 @@ from fewfed.engine.events import Event
 from fewfed.engine.executor import Briefing, Invited
 from fewfed.engine.executors.local import LocalExecutor
 from fewfed.engine.executors.plugin import Plugin
+from fewfed.engine.homes import SimulatedHomes
+from fewfed.engine.job import Job
+from fewfed.engine.lending import Lender
 from fewfed.engine.outcomes import Outcome
 from fewfed.engine.reception import Reception
 from fewfed.engine.scoring import evaluate
 from fewfed.engine.threads import one_thread
-from fewfed.engine.turn import run_turn
 from fewfed.task import Score
 from fewfed.tree import Tree
 
@@ -20,13 +22,21 @@ from fewfed.tree import Tree
 class Sequential(LocalExecutor):
     """Readable and slow; what every other executor must agree with."""
 
+    def __init__(self, job: Job, homes: SimulatedHomes | None = None) -> None:
+        super().__init__(job, homes)
+        self._lender = Lender(job)
+
     def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
         reception = Reception(briefing, self.homes)
+        with one_thread():
+            self._lender.share(briefing.shared)
         for member in self.at_home(members):
             with one_thread():
-                found = run_turn(self._job, briefing.phase, briefing.clock, briefing.shared, member)
+                found = self._lender.turn(briefing.phase, briefing.clock, member)
                 outcome = reception.take(member.client, found)
             yield outcome
+        with one_thread():
+            self._lender.finish(briefing.phase)
 
     def evaluate(self, models: Iterable[Tree]) -> list[Score]:
         with one_thread():

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -34,6 +35,7 @@ from fewfed.engine.executors.cuda.watch import CannotCapture
 from fewfed.engine.executors.local import LocalExecutor
 from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.job import Job
+from fewfed.engine.lending import Glance, Lender, difference, returned
 from fewfed.engine.outcomes import Failed, Finished, Outcome
 from fewfed.engine.reception import Reception
 from fewfed.engine.scoring import evaluation_rows, scored
@@ -97,6 +99,9 @@ class Device(LocalExecutor):
         self._lanes = Lanes(self._job, self._options, self._device, self._events)
         self._preparation = Preparation(self._job, self._device)
         self._reports = Reports()
+        self._lender = Lender(self._job)
+        self._compared: set[str] = set()
+        """Phases whose steps were seen to leave the broadcast as it is."""
         self._mode: Mode | None = None if self._options.mode == "auto" else self._options.mode
         self._reasons: set[Event] = set()
         self._flags = ExitStack()
@@ -111,17 +116,19 @@ class Device(LocalExecutor):
     def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
         phase, clock = briefing.phase, briefing.clock
         reception = Reception(briefing, self.homes)
-        shared = tree.to(briefing.shared, self._device)
+        self._lender.share(tree.to(briefing.shared, self._device))
         at_home = self.at_home(members)
         while part := [self._here(member) for member in islice(at_home, _AT_ONCE)]:
-            together = self._together(phase, clock, shared, part)
+            together = self._together_unchanged(phase, clock, part)
             if together is None:
                 for member in part:
-                    yield reception.take(member.client, run_turn(self._job, phase, clock, shared, member))
+                    yield reception.take(member.client, self._lender.turn(phase, clock, member))
                 continue
             yield from (found for _, found in together if isinstance(found, Failed))
             done = [(client, found) for client, found in together if isinstance(found, Finished)]
             yield from reception.take_many(done, len(self._job.federation))
+        if self._device.type == "cpu":  # On a GPU the host would wait for it.
+            self._lender.finish(phase)
 
     def turns(
         self, phase: Phase, clock: Clock, shared: Tree, members: Sequence[Member]
@@ -159,7 +166,19 @@ class Device(LocalExecutor):
         self._flags.close()
 
     def _here(self, member: Member) -> Member:
-        return Member(member.client, tree.to(member.personal, self._device), tree.to(member.state, self._device))
+        """The member with what is its own on the device; not what the server or the store holds themselves."""
+        here = tree.clone if self._device.type == "cpu" else partial(tree.to, device=self._device)
+        return Member(member.client, here(member.personal), here(member.state))
+
+    def _together_unchanged(
+        self, phase: Phase, clock: Clock, members: Sequence[Member]
+    ) -> list[tuple[int, Finished | Failed]] | None:
+        """As `_together`; none as well if their method changed what they were lent. One by one, its error is named."""
+        if self._lender.spoils(phase):
+            return None
+        own = Glance(*(one for member in members for one in (member.personal, member.state)))
+        found = self._together(phase, clock, self._lender.shared, members)
+        return found if self._lender.unchanged(phase, own.unchanged, worked=found is not None) else None
 
     def _together(
         self, phase: Phase, clock: Clock, shared: Tree, members: Sequence[Member]
@@ -176,9 +195,9 @@ class Device(LocalExecutor):
                 else:
                     prospects.append(prospect)
             ended = self._train_exactly_if_needed(phase, clock, shared, prospects)
-        except torch.cuda.OutOfMemoryError:
+        except (torch.cuda.OutOfMemoryError, KeyboardInterrupt):
             raise
-        except (CannotCapture, RuntimeError, NotImplementedError) as error:
+        except BaseException as error:  # Run one by one, a client that is the cause fails alone, and says why.
             reason = Impossible(RECORDED, in_one_line(error), phase.name)
             if reason not in self._reasons:
                 self._reasons.add(reason)
@@ -219,10 +238,16 @@ class Device(LocalExecutor):
         groups: dict[int, list[Prospect]] = {}
         for prospect in sorted(prospects, key=lambda prospect: -prospect.steps):
             groups.setdefault(prospect.batch, []).append(prospect)
+        glance = Glance(static)
         for group in groups.values():
             mode = self._mode or self._choose(clock, static, group)
             ended += self._run_group(mode, clock, static, group)
         self._lanes.join()
+        unchanged = glance.unchanged() and (phase.name in self._compared or not difference(shared, static))
+        self._compared.add(phase.name)
+        if not unchanged:
+            self._lanes.forget(phase)
+            raise CannotCapture("its steps change what was broadcast")
         return ended
 
     def _seed(self, phase: Phase, clock: Clock, first: Prospect) -> None:
@@ -238,6 +263,8 @@ class Device(LocalExecutor):
         for number, start in enumerate(range(0, len(group), width)):
             self._preparation.expect(group[start : start + max(2 * width, _EXPECTED)])
             block = self._preparation.turns(group[start : start + width])
+            if not number and returned(block[0].ctx.shared, block[0].work):
+                raise CannotCapture("'begin' returns what was broadcast without a copy of it")
             uneven = width > 1 and (len(block) < width or block[0].steps != block[-1].steps)
             lane = self._lanes.of(clock, shared, block, width, uneven, number)
             lane.follow()

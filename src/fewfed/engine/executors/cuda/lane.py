@@ -23,8 +23,9 @@ from fewfed.engine.executors.cuda.compiled import Compiler, Function
 from fewfed.engine.executors.cuda.norms import Norms
 from fewfed.engine.executors.cuda.options import Precision
 from fewfed.engine.executors.cuda.packed import Packed
-from fewfed.engine.executors.cuda.watch import watched
+from fewfed.engine.executors.cuda.watch import CannotCapture, watched
 from fewfed.engine.job import Job
+from fewfed.engine.lending import Glance
 from fewfed.engine.optimizer import LocalOptimizer
 from fewfed.engine.step import Step
 from fewfed.fusion import Fusion
@@ -176,7 +177,10 @@ class Lane:
         """Record one step. Needs loaded turns; they must be loaded again afterwards."""
         for _ in range(2):
             self.load(turns)
+            glance = Glance(self._own)
             self._step()
+            if not glance.unchanged():
+                raise CannotCapture("its steps change what a client was given")
         if self._stream is None:
             return
         self.load(turns)

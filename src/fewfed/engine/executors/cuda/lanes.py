@@ -52,6 +52,11 @@ class Lanes:
             lane.follow()
         return held.static
 
+    def forget(self, phase: Phase) -> None:
+        """Drop the phase's recorded steps and its board."""
+        self._boards.pop(phase.name, None)
+        self._held = {key: lanes for key, lanes in self._held.items() if key[0] != phase.name}
+
     def keep_exact(self, phase: Phase) -> None:
         """Give the phase's buffers no spare rows from now on; its steps are recorded again when a length changes."""
         self._exact.add(phase.name)

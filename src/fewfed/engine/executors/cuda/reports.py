@@ -10,6 +10,7 @@ from fewfed import tree
 from fewfed.engine.executors.cuda.lane import ReadyTurn, Trained
 from fewfed.engine.executors.cuda.rows import table_of
 from fewfed.engine.executors.cuda.watch import CannotCapture, of_many
+from fewfed.engine.lending import Glance
 from fewfed.method import Report
 from fewfed.tree import Tree
 
@@ -41,8 +42,11 @@ class Reports:
             beside.append((report.weight, report.metrics))
             return {"upload": report.upload, "state": report.state}
 
+        glance = Glance(trained.own)
         with torch.no_grad():
             stack: Tree = torch.func.vmap(one)(_first(trained.work, count), _first(trained.own, count))
+        if not glance.unchanged():
+            raise CannotCapture("its reports change what clients were given")
         ((weight, metrics),) = beside
         if not isinstance(weight, float) or metrics:
             raise CannotCapture("its reports hold numbers that were computed for one client")

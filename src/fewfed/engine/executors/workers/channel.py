@@ -1,29 +1,32 @@
 """Messages between processes: small JSON headers over a socket, arrays through shared memory, never pickle.
 
 Each side writes its arrays into shared memory of its own, one area a slot, and hands the other the file descriptor when
-an area is new or has grown. The files have no name, so nothing is left behind however a process dies.
+an area is new or has grown. The files have no name, so nothing is left behind however a process dies. What a worker
+receives it cannot write to, because other workers look at the same memory.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import mmap
-import os
 import socket
 import struct
-import tempfile
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fewfed import tree
+from fewfed.engine.executors.workers.area import Area
+from fewfed.errors import RunError
 from fewfed.tree import Tree
 
 _HEADER = struct.Struct("<QB")
 _ALIGN = 64
+_SEND_SECONDS = 60
+"""How long the other side may leave everything unread before it counts as gone."""
 _DTYPES = {
     str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64)
 } | {str(dtype): dtype for dtype in (torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)}
@@ -33,61 +36,27 @@ class Closed(Exception):
     """The other side is gone."""
 
 
-class _Area:
-    """One piece of shared memory that is replaced by a larger one when it is too small."""
-
-    def __init__(self) -> None:
-        self.fd = -1
-        self._map: mmap.mmap | None = None
-        self._tensor: Tensor | None = None
-        self.fresh = False
-
-    def reserve(self, size: int) -> Tensor:
-        if self._tensor is None or len(self._tensor) < size:
-            self.close()
-            room = max(size, 4096) * 5 // 4
-            with tempfile.TemporaryFile(dir=_folder_with(room)) as file:
-                file.truncate(room)
-                self.attach(os.dup(file.fileno()))
-            self.fresh = True
-        assert self._tensor is not None
-        return self._tensor
-
-    def attach(self, fd: int) -> None:
-        self.close()
-        self.fd = fd
-        self._map = mmap.mmap(fd, 0)
-        self._tensor = torch.from_numpy(np.frombuffer(self._map, np.uint8))
-
-    @property
-    def tensor(self) -> Tensor:
-        assert self._tensor is not None
-        return self._tensor
-
-    def close(self) -> None:
-        # The mapping itself goes when the last tensor that looks into it does.
-        self._map = None
-        self._tensor = None
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-
 class Channel:
     """One end of a conversation. A slot's arrays stay valid until the other side sends on that slot again."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, access: int) -> None:
+        """`access`: what may be done with the memory that is received."""
         self.sock = sock
-        self._mine: dict[str, _Area] = {}
-        self._theirs: dict[str, _Area] = {}
+        self._access = access
+        self._mine: dict[str, Area] = {}
+        self._theirs: dict[str, Area] = {}
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
+        """The end of the main process, and that of a worker, which can only read what it receives."""
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         for end in ends:
             # Room for the headers of the largest networks, so that two ends never wait for each other to read.
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
-        return cls(ends[0]), cls(ends[1])
+        # A worker that is stopped reads nothing: the main process must not wait for it to do so.
+        with contextlib.suppress(OSError):
+            ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SEND_SECONDS, 0))
+        return cls(ends[0], mmap.ACCESS_WRITE), cls(ends[1], mmap.ACCESS_READ)
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -97,7 +66,7 @@ class Channel:
         body: dict[str, Any] = {"message": message, "slot": slot}
         fds: list[int] = []
         if arrays is not None:
-            area = self._mine.setdefault(slot, _Area())
+            area = self._mine.setdefault(slot, Area())
             body["places"] = _pack(arrays, area)
             if area.fresh:
                 fds = [area.fd]
@@ -106,7 +75,7 @@ class Channel:
 
     def share(self, arrays: Tree, slot: str, others: list[Channel]) -> list[Channel]:
         """Write arrays once and let several receivers look at them; returns those that are gone."""
-        area = self._mine.setdefault(slot, _Area())
+        area = self._mine.setdefault(slot, Area())
         body = {"message": {"kind": "share"}, "slot": slot, "places": _pack(arrays, area)}
         gone = []
         for channel in others:
@@ -122,7 +91,7 @@ class Channel:
         body = json.loads(payload)
         slot = body["slot"]
         if fds:
-            self._theirs.setdefault(slot, _Area()).attach(fds[0])
+            self._theirs.setdefault(slot, Area()).attach(fds[0], self._access)
         if "places" not in body:
             return body["message"], {}
         return body["message"], _unpack(body["places"], self._theirs[slot].tensor)
@@ -163,11 +132,13 @@ class Channel:
         return bytes(chunks)
 
 
-def _pack(arrays: Tree, area: _Area) -> list[list[Any]]:
+def _pack(arrays: Tree, area: Area) -> list[list[Any]]:
     places: list[list[Any]] = []
     offset = 0
     flat = [(path, leaf.detach().cpu().contiguous()) for path, leaf in tree.leaves(arrays)]
     for path, leaf in flat:
+        if str(leaf.dtype) not in _DTYPES:
+            raise RunError(f"'{path}' is of {leaf.dtype}: expected one of {', '.join(_DTYPES)}")
         places.append([path, str(leaf.dtype), list(leaf.shape), offset])
         offset += -(-leaf.numel() * leaf.element_size() // _ALIGN) * _ALIGN
     room = area.reserve(offset)
@@ -182,15 +153,6 @@ def _unpack(places: list[list[Any]], room: Tensor) -> Tree:
         {path: _view(room, _DTYPES[dtype], shape, start) for path, dtype, shape, start in places if dtype},
         [path for path, dtype, _, _ in places if not dtype],
     )
-
-
-def _folder_with(room: int) -> str | None:
-    """Memory-backed where there is space for it; containers often give it only 64 MiB."""
-    if os.path.isdir("/dev/shm"):
-        space = os.statvfs("/dev/shm")
-        if space.f_bavail * space.f_frsize > 2 * room:
-            return "/dev/shm"
-    return None
 
 
 def _view(room: Tensor, dtype: torch.dtype, shape: list[int], start: int) -> Tensor:

@@ -25,6 +25,7 @@ from fewfed.engine.reception import Reception
 from fewfed.engine.scoring import evaluation_rows
 from fewfed.engine.threads import one_thread
 from fewfed.engine.turn import Member
+from fewfed.errors import RunError
 from fewfed.phase import Phase
 from fewfed.task import Score
 from fewfed.tree import Tree
@@ -59,7 +60,7 @@ class Workers(LocalExecutor):
         }
         self._events: list[Event] = []
         self._said: set[Event] = set()
-        self._pool = Pool(job, options.processes or cores())
+        self._pool = Pool(job, options.processes or cores(), options.deadline)
 
     def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
         phase, clock = briefing.phase, briefing.clock
@@ -87,7 +88,7 @@ class Workers(LocalExecutor):
         scores = []
         for reply in self._pool.work(self._scoring(models)):
             if "failed" in reply.message:
-                raise RuntimeError(reply.message["failed"])
+                raise RunError(f"the model could not be scored: {reply.message['failed']}")
             score = self._job.task.score_type.from_json(reply.message["score"])
             if reply.message["part"] == 0:
                 scores.append(score)

@@ -18,6 +18,14 @@ class Options:
     stack: int = setting(0, "clients side by side in a process; 0 = by timing, 1 = one by one", ge=0)
     layout: Layout = setting("auto", "memory order of convolutions' kernels while a client trains; auto = by timing")
 
+    deadline: float = setting(
+        0.0,
+        "seconds after which a turn's worker counts as stuck and is replaced; 0 = 20 times the slowest turn so far, at "
+        "least a minute; -1 = never",
+        ge=-1,
+        le=1e9,
+    )
+
     def exact(self) -> Options:
         """The same without choices by timing, which change how numbers round."""
         if self.stack > 1 or self.layout == "channels_last":

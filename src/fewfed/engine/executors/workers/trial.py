@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fewfed import tree
 from fewfed.engine.events import Event
 from fewfed.engine.executors.workers.stacking import Stacks
 from fewfed.engine.job import Job
 from fewfed.engine.layout import Layout, has_kernels
+from fewfed.engine.lending import Lender
 from fewfed.engine.outcomes import Failed, Finished
 from fewfed.engine.turn import Member, context_of, run_turn
 from fewfed.phase import Clock, Phase
@@ -183,7 +185,7 @@ class _Bench:
 
     def __init__(self, job: Job, phase: Phase, clock: Clock, shared: Tree) -> None:
         self._job, self._phase, self._clock, self._shared = job, phase, clock, shared
-        self._stacks: dict[int, Stacks] = {}
+        self._stacks: dict[int, tuple[Stacks, Lender]] = {}
 
     def planned_steps(self, member: Member) -> int:
         """Steps of a whole turn; 0 for a client whose rows cannot be read."""
@@ -211,8 +213,11 @@ class _Bench:
         return self._stacked(members, steps)[1]
 
     def _stacked(self, members: Sequence[Member], steps: int) -> tuple[list[Finished | Failed], list[Event]]:
-        stacks = self._stacks.setdefault(steps, Stacks(self._brief(steps)))
-        return stacks.run(self._phase, self._clock, self._shared, members)
+        if steps not in self._stacks:
+            self._stacks[steps] = Stacks(self._brief(steps)), Lender(self._brief(steps), tree.detach)
+        stacks, lender = self._stacks[steps]
+        lender.share(self._shared)
+        return stacks.run(self._phase, self._clock, lender, members)
 
     def _brief(self, steps: int) -> Job:
         plan = self._job.plan

@@ -1,0 +1,103 @@
+"""Processes that were started by this one: none outlives it, and none can keep it from ending."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Collection
+from types import FrameType
+
+_SET_PARENT_DEATH_SIGNAL = 1
+"""A name of <sys/prctl.h>, which Python does not know."""
+
+_ENDINGS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals by which a user or the system asks a program to end."""
+
+_PAUSE = 0.02
+"""The longest pause, in seconds, between two looks at a process that is to end."""
+
+
+def end_with(parent: int) -> None:
+    """Let this process die when its parent does, whatever it is doing then.
+
+    A worker in an endless loop would go on for ever, and a run that outlives its comparison would write beside the one
+    that continues it.
+    """
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux only; elsewhere it ends when it next turns to its parent.
+    if prctl is not None:
+        prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:  # It died before that.
+        os._exit(1)
+
+
+def leave_interrupts_to_parent() -> None:
+    """Ignore Ctrl-C, which reaches all processes of a terminal: the parent ends this one. Other signals end it."""
+    for number in _ENDINGS:
+        if callable(signal.getsignal(number)):  # What the parent does at a signal is nothing for its children.
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def interrupt_once() -> None:
+    """Turn the first signal that asks this process to end into a `KeyboardInterrupt`, and ignore those after it.
+
+    Ctrl-C reaches a child as well as its parent, which then asks the child to end: the second request must not disturb
+    what it does at the first.
+    """
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for each in _ENDINGS:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for each in _ENDINGS:
+        if signal.getsignal(each) is not signal.SIG_IGN:  # As `nohup` has it.
+            signal.signal(each, interrupt)
+
+
+def end(pid: int, patience: float) -> int:
+    """Wait for a child that is about to end, but not for long: then it is killed. The status it ended with."""
+    return end_all([pid], patience)[pid]
+
+
+def end_all(pids: Collection[int], patience: float) -> dict[int, int]:
+    """The same for several at once. Whatever interrupts the waiting, none of them is left."""
+    statuses: dict[int, int] = {}
+    deadline, pause = time.monotonic() + patience, _PAUSE / 32
+    try:
+        while not _gather(pids, statuses) and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(_PAUSE, 2 * pause)
+    finally:
+        for pid in pids:
+            if pid not in statuses:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)  # Also ends a process that is stopped.
+        for pid in pids:
+            if pid not in statuses:
+                statuses[pid] = _status(pid, 0) or 0
+    return statuses
+
+
+def cause(status: int) -> str:
+    """How a process ended, in words."""
+    return f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
+
+
+def _gather(pids: Collection[int], statuses: dict[int, int]) -> bool:
+    """Note those that have ended; whether all have."""
+    for pid in pids:
+        if pid not in statuses and (status := _status(pid, os.WNOHANG)) is not None:
+            statuses[pid] = status
+    return len(statuses) == len(pids)
+
+
+def _status(pid: int, how: int) -> int | None:
+    try:
+        ended, status = os.waitpid(pid, how)
+    except ChildProcessError:  # Somebody else has waited for it.
+        return 0
+    return status if ended else None

@@ -1,0 +1,91 @@
+"""Whether every file of a run folder is as this program wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fewfed.engine import storage
+from fewfed.engine.client_store import ClientStore
+from fewfed.engine.own_folder import OwnFolder
+from fewfed.engine.storage import Damaged, digest_of
+from fewfed.errors import RunError
+from fewfed.runs.folder import (
+    BEFORE,
+    CHECKPOINT,
+    CHOICES,
+    CLIENTS,
+    CONFIG,
+    ENVIRONMENT,
+    METRICS,
+    MODEL,
+    RESULT,
+    SPLIT,
+    RunFolder,
+)
+from fewfed.runs.seals import read_sealed
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One file, and what is wrong with it."""
+
+    name: str
+    problem: str = ""
+
+
+def verify(path: Path) -> list[Finding]:
+    """Look at every file of a run. Damage is told, not mended."""
+    folder, config = RunFolder.open(path)
+    own = OwnFolder(path)
+    checks: dict[str, Callable[[], object]] = {
+        CONFIG: lambda: None,  # Opening it has checked it.
+        ENVIRONMENT: lambda: _named(own, ENVIRONMENT, config),
+        SPLIT: lambda: _named(own, SPLIT, config),
+        METRICS: folder.metrics,
+        CHECKPOINT: lambda: folder.look_at(CHECKPOINT),
+        BEFORE: lambda: folder.look_at(BEFORE),
+        CHOICES: lambda: read_sealed(own / CHOICES),
+        MODEL: lambda: storage.load(own / MODEL),
+        RESULT: folder.check_result,
+    }
+    must = {CONFIG, ENVIRONMENT, SPLIT} | ({METRICS, MODEL, CHECKPOINT} if own.has(RESULT) else set())
+    if own.has(CHECKPOINT) or own.has(BEFORE):
+        must |= {METRICS}
+    found = [
+        Finding(name, _problem(check) if own.has(name) else "it is missing")
+        for name, check in checks.items()
+        if name in must or own.has(name)
+    ]
+    return [*found, *_states(folder, own)]
+
+
+def _named(own: OwnFolder, name: str, config: Mapping[str, Any]) -> None:
+    files = config.get("files")
+    if not isinstance(files, dict) or files.get(name) != digest_of(own.read(name)):
+        raise Damaged(f"'{own.path / name}' is damaged: its content does not fit the digest in {CONFIG}")
+
+
+def _states(folder: RunFolder, own: OwnFolder) -> Iterator[Finding]:
+    """The clients' states that the last checkpoint names."""
+    if not own.has(CHECKPOINT):
+        return
+    try:
+        _, facts = storage.load(own / CHECKPOINT)
+        states = facts["states"]
+    except (RunError, KeyError, TypeError):
+        return  # Told already.
+    store = ClientStore(folder.clients)
+    for client in states:
+        name = f"{CLIENTS}/{states[client][0]}"
+        yield Finding(name, _problem(lambda client=client: store.check({client: states[client]})))  # type: ignore[misc]
+
+
+def _problem(check: Callable[[], object]) -> str:
+    try:
+        check()
+    except RunError as error:
+        return str(error)
+    return ""

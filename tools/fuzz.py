@@ -1,0 +1,298 @@
+"""Feed what comes from outside with bytes nobody would write: packets, data files, rules, settings, run folders.
+
+    python tools/fuzz.py [--seconds 60] [--targets packet npz ...] [--seed 0]
+
+Each target has so many seconds, in a process of its own. With atheris (`pip install -e '.[fuzz]'`) inputs are guided by
+the lines they reach; without it, known good inputs are changed at random. An error that is not a sentence for the
+user, a case of over two seconds, or more than two gigabytes of memory ends a target, and the input is kept in
+`runs/fuzz`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import pickle
+import random
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+SLOWEST = 2.0
+MOST_MEMORY = 2 << 30
+KEPT = Path("runs") / "fuzz"
+
+Case = Callable[[bytes], None]
+
+
+def packet(_scratch: Path) -> tuple[Case, list[bytes]]:
+    from fewfed.engine.packet import BadPacket, Packet, decode, encode
+
+    def case(content: bytes) -> None:
+        with contextlib.suppress(BadPacket):
+            decode(content)
+
+    arrays = {"model": {"w": torch.ones(2, 3), "b": torch.zeros(3)}, "counts": torch.arange(4)}
+    return case, [encode(Packet(1, "train", 3, 2.0, arrays, {"steps": 4.0})), encode(Packet(0, "a", 0, 1.0, {}))]
+
+
+def cifar(scratch: Path) -> tuple[Case, list[bytes]]:
+    from fewfed.data.readers.safe_pickle import load_plain
+    from fewfed.errors import DataError
+
+    file = scratch / "batch"
+
+    def case(content: bytes) -> None:
+        file.write_bytes(content)
+        with contextlib.suppress(DataError):
+            load_plain(file)
+
+    batch = {b"data": np.zeros((2, 6), np.uint8), b"labels": [0, 1], b"names": [b"a", "b"], b"more": (None, 1.5, True)}
+    return case, [pickle.dumps(batch, protocol) for protocol in range(2, 6)]
+
+
+def npz(scratch: Path) -> tuple[Case, list[bytes]]:
+    from fewfed.data.readers import npz as reader
+
+    def written(save: Callable[..., None], **arrays: np.ndarray) -> bytes:
+        buffer = io.BytesIO()
+        save(buffer, **arrays)
+        return buffer.getvalue()
+
+    x, y = np.arange(24, dtype=np.float32).reshape(6, 4), np.arange(6) % 2
+    good = [written(np.savez, x=x, y=y), written(np.savez_compressed, x=x, y=y, x_test=x, y_test=y, client=y)]
+    return _file_case(scratch / "d.npz", reader.read), good
+
+
+def csv(scratch: Path) -> tuple[Case, list[bytes]]:
+    from fewfed.data.readers import csv_table
+
+    good = [b"a,b,label\n1,2,cat\n3,4,dog\n5,6,cat\n7,8,dog\n", "\ufeffé,client,y\n1,0,0\n2,1,1\n3,0,1\n".encode()]
+    return _file_case(scratch / "d.csv", csv_table.read), good
+
+
+def split(_scratch: Path) -> tuple[Case, list[bytes]]:
+    from fewfed.data.splits import make_split
+    from fewfed.errors import FewfedError
+
+    labels = torch.arange(60) % 4
+
+    def case(content: bytes) -> None:
+        rule, _, rest = content.decode("utf-8", "replace").partition("|")
+        numbers = [int(part) for part in rest.split("|") if part.isascii() and part.isdigit() and len(part) < 10]
+        clients, seed, least = (*numbers, 5, 0, 0)[:3] if len(numbers) < 3 else numbers[:3]
+        with contextlib.suppress(FewfedError):
+            make_split(rule, labels, 4, min(clients, 100), seed, min_size=least or None)
+
+    rules = ["iid", "qua:2", "dir:0.5", "dirm:0.1", "exact:3:2", "size:0.3", "subject", "domain", "client"]
+    return case, [f"{rule}|5|0|1".encode() for rule in rules]
+
+
+def settings(scratch: Path) -> tuple[Case, list[bytes]]:
+    from fewfed.errors import FewfedError
+    from fewfed.runs.config_file import read
+    from fewfed.runs.experiment import resolve
+
+    file = scratch / "e.toml"
+
+    def case(content: bytes) -> None:
+        file.write_bytes(content)
+        with contextlib.suppress(FewfedError):
+            found = read(file)
+            for method in found.methods:
+                if ".py" not in method:  # A file that is named is run.
+                    resolve(method, found.values)
+
+    good = (
+        'method = "flea:official"\nseed = 3\n[training]\nlr = 0.1\n[executor]\nname = "workers"\nstack = 2\n',
+        'methods = ["fedprox", "sem(fedavg)"]\nseeds = 2\nclients = 10\ncohort = 0.5\n[method.fedprox]\nmu = 0.1\n',
+    )
+    return case, [text.encode() for text in good]
+
+
+def folder(scratch: Path) -> tuple[Case, list[bytes]]:
+    """The first byte says which file of a good run folder is replaced by the rest."""
+    from fewfed import Experiment, Training, run
+    from fewfed.engine.client_store import ClientStore
+    from fewfed.errors import FewfedError
+    from fewfed.runs.folder import RunFolder
+    from fewfed.runs.verify import verify
+
+    out, copy = scratch / "good", scratch / "copy"
+    small = Experiment(network="mlp", clients=4, cohort=2.0, rounds=2, executor="sequential", checkpoint_seconds=0)
+    run("local", small, Training(epochs=1), out=out)
+    names = sorted(str(file.relative_to(out)) for file in out.rglob("*") if file.is_file())
+    kept = {name: (out / name).read_bytes() for name in names}
+    shutil.copytree(out, copy)
+
+    def case(content: bytes) -> None:
+        name = names[content[0] % len(names)] if content else names[0]
+        (copy / name).write_bytes(content[1:])
+        try:
+            with contextlib.suppress(FewfedError):
+                verify(copy)
+            with contextlib.suppress(FewfedError):
+                opened, _ = RunFolder.open(copy)
+                opened.result()
+                opened.restore(ClientStore(opened.clients).check, 2)
+        finally:
+            for other in names:  # Restoring may have mended, renamed or removed some.
+                if not (copy / other).exists() or other == name or other.endswith(("jsonl", "safetensors")):
+                    (copy / other).write_bytes(kept[other])
+
+    return case, [bytes([number]) + kept[name] for number, name in enumerate(names)]
+
+
+TARGETS: dict[str, Callable[[Path], tuple[Case, list[bytes]]]] = {
+    each.__name__: each for each in (packet, cifar, npz, csv, split, settings, folder)
+}
+
+
+def _file_case(file: Path, read: Callable[..., object]) -> Case:
+    from fewfed.data.readers.options import DataOptions
+    from fewfed.errors import FewfedError
+
+    options = DataOptions(most_bytes=1 << 28)
+
+    def case(content: bytes) -> None:
+        file.write_bytes(content)
+        with contextlib.suppress(FewfedError):
+            read(file, options, 0)
+
+    return case
+
+
+class Counted:
+    """A case that is timed and counted; the first input that breaks it is kept."""
+
+    def __init__(self, name: str, case: Case) -> None:
+        self._name, self._case = name, case
+        self.cases = 0
+
+    def __call__(self, content: bytes) -> None:
+        self.cases += 1
+        began = time.process_time()
+        try:
+            self._case(content)
+        except BaseException as error:
+            self._keep(content, f"{type(error).__name__}: {error}")
+            raise
+        if time.process_time() - began > SLOWEST:
+            self._keep(content, f"it took {time.process_time() - began:.1f} s")
+            raise TimeoutError
+
+    def _keep(self, content: bytes, why: str) -> None:
+        KEPT.mkdir(parents=True, exist_ok=True)
+        place = KEPT / f"{self._name}-{time.time_ns()}"
+        place.write_bytes(content)
+        print(f"FAULT {self._name}: {why}; input: {place}", file=sys.stderr, flush=True)
+
+
+def mutated(content: bytes, draw: random.Random) -> bytes:
+    """A known good input with a few changes."""
+    changed = bytearray(content)
+    for _ in range(draw.randint(1, 6)):
+        place = draw.randrange(len(changed) + 1)
+        kind = draw.randrange(5)
+        if kind == 0 and changed:
+            changed[place % len(changed)] = draw.randrange(256)
+        elif kind == 1 and changed:
+            changed[place % len(changed)] ^= 1 << draw.randrange(8)
+        elif kind == 2:
+            del changed[place : place + draw.randint(1, 30)]
+        elif kind == 3:
+            changed[place:place] = draw.randbytes(draw.randint(1, 20))
+        else:
+            start = draw.randrange(len(changed) + 1)
+            changed[place:place] = changed[start : start + draw.randint(1, 30)]
+    return bytes(changed)
+
+
+def one_target(name: str, seconds: float, seed: int) -> None:
+    """Run one target; its number of cases is the last line of standard output."""
+    try:
+        import atheris  # type: ignore[import-not-found]
+    except ImportError:
+        atheris = None
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="fewfed-fuzz-") as scratch:
+        place = Path(scratch)
+        (place / "work").mkdir()
+        with atheris.instrument_imports(include=["fewfed"]) if atheris else contextlib.nullcontext():
+            case, good = TARGETS[name](place / "work")
+        counted = Counted(name, case)
+        for content in good:
+            counted(content)
+        resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MOST_MEMORY,) * 2)
+        if atheris is None:
+            draw, deadline = random.Random(seed), time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                counted(mutated(draw.choice(good), draw))
+            print(json.dumps({"cases": counted.cases, "guided": False}))
+            return
+        corpus = place / "corpus"
+        corpus.mkdir()
+        for number, content in enumerate(good):
+            (corpus / str(number)).write_bytes(content)
+        # The fuzzer ends the process itself, and says how many cases there were.
+        limits = [f"-max_total_time={int(seconds)}", f"-seed={seed + 1}", "-rss_limit_mb=0", "-timeout=20"]
+        atheris.Setup([sys.argv[0], *limits, "-print_final_stats=0", "-max_len=20000", str(corpus)], counted)
+        atheris.Fuzz()
+
+
+def _address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each target")
+    parser.add_argument("--targets", nargs="*", choices=TARGETS, default=list(TARGETS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--one", choices=TARGETS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        one_target(options.one, options.seconds, options.seed)
+        return
+    lines = ["| target | cases | guided by coverage | faults |", "| --- | ---: | --- | ---: |"]
+    total = faults = 0
+    for name in options.targets:
+        command = [
+            sys.executable,
+            __file__,
+            "--one",
+            name,
+            "--seconds",
+            str(options.seconds),
+            "--seed",
+            str(options.seed),
+        ]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=10 * options.seconds + 120)
+        said = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+        done = re.findall(r"(?m)^Done (\d+) runs", ended.stderr) or re.findall(r"(?m)^#(\d+)\s", ended.stderr)
+        told = json.loads(said[-1]) if said else {"cases": int(done[-1]) if done else 0, "guided": bool(done)}
+        bad = [line for line in ended.stderr.splitlines() if line.startswith("FAULT")]
+        if not bad and (ended.returncode or not told["cases"]):
+            bad.append(f"FAULT {name}: exit code {ended.returncode}: {ended.stderr[-500:]}")
+        for line in bad:
+            print(line, flush=True)
+        total, faults = total + told["cases"], faults + len(bad)
+        lines.append(f"| {name} | {told['cases']} | {'yes' if told['guided'] else 'no'} | {len(bad)} |")
+    print("\n".join([*lines, f"| all | {total} | | {faults} |"]))
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()
