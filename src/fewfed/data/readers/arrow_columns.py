@@ -18,6 +18,9 @@ from fewfed.data.readers.pictures import decode, survey
 from fewfed.data.readers.roles import Roles, roles
 from fewfed.errors import DataError, in_one_line
 
+SHOWN = 80
+"""Letters of a column's name that an error repeats."""
+
 
 @dataclass(frozen=True)
 class ArrowTable:
@@ -26,6 +29,10 @@ class ArrowTable:
     table: Any
     where: str
     stored: int
+
+    def at(self, column: str) -> str:
+        """One of its columns, in an error."""
+        return f"{self.where}, column '{column[:SHOWN]}'"
 
 
 def parts_of(name: str, tables: list[ArrowTable], options: DataOptions) -> tuple[list[Part], tuple[str, ...]]:
@@ -87,9 +94,7 @@ def _pictures(item: ArrowTable, column: str) -> list[bytes]:
     found = []
     for row, encoded in enumerate(cells):
         if not encoded:
-            raise DataError(
-                f"{item.where}, column '{column}', row {row} holds no image bytes: expected images stored in the table"
-            )
+            raise DataError(f"{item.at(column)}, row {row} holds no image bytes: expected images stored in the table")
         found.append(encoded)
     return found
 
@@ -113,16 +118,14 @@ def _numbers(item: ArrowTable, column: str) -> np.ndarray:
         lengths = np.unique([len(entry) for entry in values])
         if len(lengths) > 1:
             raise DataError(
-                f"{item.where}, column '{column}' holds lists of {lengths[0]} to {lengths[-1]} entries: "
+                f"{item.at(column)} holds lists of {lengths[0]} to {lengths[-1]} entries: "
                 "expected one length; pad or cut them"
             )
         shape.append(int(lengths[0]) if len(lengths) else 0)
         values = values.flatten()
     _refuse_missing(item, column, values)
     if not _is_number(pa, values.type):
-        raise DataError(
-            f"{item.where}, column '{column}' is of type {values.type}: expected numbers; remove the column"
-        )
+        raise DataError(f"{item.at(column)} is of type {values.type}: expected numbers; remove the column")
     array: np.ndarray = values.to_numpy(zero_copy_only=False)
     return array.reshape(shape)
 
@@ -142,7 +145,7 @@ def _groups(item: ArrowTable, column: str, limits: Limits) -> np.ndarray:
 def _text(item: ArrowTable, column: str) -> Column | None:
     """The cells of a column of text; None where it holds something else."""
     values = _plain(item.table.column(column))
-    where = f"{item.where}, column '{column}'"
+    where = item.at(column)
     if not _is_dictionary(values):
         _refuse_missing(item, column, values)
         return Column(where, values.to_pylist(), item.stored) if _is_text(values.type) else None
@@ -184,9 +187,7 @@ def _is_list(pa: Any, kind: Any) -> bool:
 
 def _refuse_missing(item: ArrowTable, column: str, values: Any) -> None:
     if values.null_count:
-        raise DataError(
-            f"{item.where}, column '{column}' has {values.null_count} missing values: expected a value in every row"
-        )
+        raise DataError(f"{item.at(column)} has {values.null_count} missing values: expected a value in every row")
 
 
 def _class_names(item: ArrowTable, label: str) -> tuple[str, ...]:

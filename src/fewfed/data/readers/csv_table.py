@@ -55,7 +55,7 @@ def read_part(path: Path, options: DataOptions) -> Part:
         _refuse_empty_cells(path, name, columns[name])
 
     def column(name: str) -> Column:
-        return Column(f"{path}, column '{name}'", columns[name], stored)
+        return Column(_at(path, name), columns[name], stored)
 
     groups = {group: column(name).as_groups(options.limits) for group, name in chosen.groups}
     return Part(as_inputs(path.stem, x), column(chosen.label).as_labels(options.limits), groups)
@@ -96,8 +96,12 @@ def _numbers(path: Path, name: str, cells: Sequence[str]) -> np.ndarray:
         row = next(number for number, cell in enumerate(cells, start=1) if not _is_number(cell))
         found = f"'{cells[row - 1][:SHOWN]}'" if cells[row - 1] else "nothing"
         raise DataError(
-            f"{path}, column '{name}', row {row} holds {found}: expected a number; remove the column or fill the cell"
+            f"{_at(path, name)}, row {row} holds {found}: expected a number; remove the column or fill the cell"
         ) from None
+
+
+def _at(path: Path, name: str) -> str:
+    return f"{path}, column '{name[:SHOWN]}'"
 
 
 def _is_number(cell: str) -> bool:
@@ -112,4 +116,4 @@ def _is_number(cell: str) -> bool:
 
 def _refuse_empty_cells(path: Path, name: str, cells: Sequence[str]) -> None:
     if "" in cells:
-        raise DataError(f"{path}, column '{name}', row {cells.index('') + 1} is empty: expected a value in every row")
+        raise DataError(f"{_at(path, name)}, row {cells.index('') + 1} is empty: expected a value in every row")

@@ -74,13 +74,15 @@ def whole_numbers(where: str, column: np.ndarray) -> np.ndarray:
     """Labels as int64, or a `DataError` that names the first that is no class: a fraction, NaN, negative or endless."""
     if column.dtype.kind not in "biuf":
         raise DataError(f"{where}: labels are of type {column.dtype}; expected whole numbers or text")
-    if column.dtype.kind == "f":
-        broken = ~np.isfinite(column) | (column != np.round(column))
-        _refuse(where, column, broken, "a class as a whole number from 0 or text")
-    if column.dtype.kind != "b":
+    if column.dtype.kind == "b":
+        return column.astype(np.int64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if column.dtype.kind == "f":
+            broken = ~np.isfinite(column) | (column != np.round(column))
+            _refuse(where, column, broken, "a class as a whole number from 0 or text")
         _refuse(where, column, column < 0, "classes numbered from 0")
         _refuse(where, column, column >= MOST_CLASSES, f"classes numbered from 0, fewer than {MOST_CLASSES}")
-    return column.astype(np.int64)
+        return column.astype(np.int64)
 
 
 def group_ids(name: str, values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -35,7 +35,7 @@ def roles(where: str, columns: Sequence[str], options: DataOptions) -> Roles:
     taken = {label, *(column for _, column in groups)}
     inputs = tuple(column for column in columns if column not in taken)
     if not inputs:
-        raise DataError(f"{where} has no input columns beside '{label}': expected at least one")
+        raise DataError(f"{where} has no input columns beside '{label[:SHOWN]}': expected at least one")
     return Roles(label, groups, inputs)
 
 
@@ -58,7 +58,8 @@ def _groups(where: str, columns: Sequence[str], wanted: str) -> tuple[tuple[str,
 
 def _existing(where: str, columns: Sequence[str], wanted: str, option: str) -> str:
     if wanted not in columns:
-        raise DataError(f"{where}, option {option}: {did_you_mean('column', wanted, columns[:MOST_LISTED])}")
+        near = [column[:SHOWN] for column in columns[:MOST_LISTED]]
+        raise DataError(f"{where}, option {option}: {did_you_mean('column', wanted[:SHOWN], near)}")
     return wanted
 
 

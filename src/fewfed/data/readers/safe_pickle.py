@@ -315,7 +315,7 @@ def _array(raw: bytes, kind: _Kind, shape: Any, order: str) -> np.ndarray:
     dtype = kind.dtype
     if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != len(raw):
         raise _Refused("the pickle has an array whose content does not fill its shape")
-    found: np.ndarray = np.frombuffer(raw, dtype)
+    found: np.ndarray = np.frombuffer(raw, dtype) if raw else np.empty(0, dtype)
     return found.reshape(shape, order="F" if order == "F" else "C")
 
 
