@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import FrameType
 
 _SET_PARENT_DEATH_SIGNAL = 1
@@ -31,6 +31,21 @@ def end_with(parent: int) -> None:
         prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:  # It died before that.
         os._exit(1)
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Do some work in a process of its own, which ends with this one; its number. Exit code 1 where it fails."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            end_with(parent)
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return pid
 
 
 def leave_interrupts_to_parent() -> None:

@@ -33,6 +33,11 @@ def hollows(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from hollows(value, f"{prefix}{name}/")
 
 
+def content(leaf: Tensor) -> memoryview:
+    """The bytes of a leaf in reading order, whatever its type."""
+    return leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
 def from_leaves(flat: Mapping[str, Tensor], empty: Iterable[str] = ()) -> Tree:
     """The inverse of `leaves` and `hollows`."""
     tree: Tree = {}

@@ -25,6 +25,7 @@ from fewfed.engine import storage
 from fewfed.engine.own_folder import File
 from fewfed.errors import RunError
 from fewfed.runs import folder as run_folder
+from fewfed.runs.experiment import resolve
 from fewfed.runs.folder import BEFORE, CHECKPOINT, CONFIG, ENVIRONMENT, METRICS, MODEL, RESULT, SPLIT
 from fewfed.runs.seals import read_sealed, write_sealed
 from fewfed.runs.verify import verify
@@ -195,6 +196,39 @@ def test_no_content_of_any_file_is_a_traceback(name: str, content: bytes, copy: 
     for use in (resume, verify):
         with contextlib.suppress(FewfedError):
             use(copy)
+
+
+FORGED: dict[str, Callable[[Path], object]] = {
+    "states are a number": lambda out: forge(out / CHECKPOINT, states=3),
+    "a state is a number": lambda out: forge(out / CHECKPOINT, states={"0": 3}),
+    "a state is nothing": lambda out: forge(out / CHECKPOINT, states={"0": []}),
+    "what is held is a list": lambda out: forge(out / CHECKPOINT, held=[1]),
+    "a round is a text": lambda out: forge(out / CHECKPOINT, round="x"),
+    "a result is empty": lambda out: write_sealed(File.at(out / RESULT), {}),
+    "a result has another accuracy": lambda out: write_sealed(File.at(out / RESULT), {"accuracy": {"best": 1, "x": 2}}),
+}
+
+
+def forge(file: Path, **facts: Any) -> None:
+    server, recorded = storage.load(file)
+    storage.save(file, server, {**recorded, **facts})
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_what_fits_its_digest_and_is_still_no_run_is_a_sentence(what: str, copy: Path) -> None:
+    FORGED[what](copy)
+    with contextlib.suppress(FewfedError):  # Going on from the checkpoint before is as good.
+        resume(copy)
+    FORGED[what](copy)
+    with contextlib.suppress(FewfedError):
+        verify(copy)
+
+
+def test_a_limit_on_data_is_no_part_of_what_a_run_is() -> None:
+    usual, raised = (resolve("fedavg", values) for values in ({}, {"most_bytes": 10**12, "most_ratio": 9999}))
+    assert usual.identity == raised.identity
+    assert raised.on("sequential").options.most_bytes == 10**12
+    assert usual.identity != resolve("fedavg", {"test_fraction": 0.3}).identity
 
 
 # Strangers.

@@ -102,5 +102,5 @@ def _digest(content: Any) -> str:
     found = hashlib.sha256()
     for path, leaf in sorted(_leaves(content).items()):
         found.update(f"{path} {leaf.dtype} {tuple(leaf.shape)}".encode())
-        found.update(leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        found.update(tree.content(leaf))
     return found.hexdigest()

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fewfed import tree
@@ -107,7 +106,7 @@ def _digest(header: Mapping[str, str], flat: Mapping[str, Tensor]) -> str:
         found.update(f"{len(header[name])} {header[name]}".encode())
     for name, leaf in flat.items():
         found.update(f"{name} {leaf.dtype} {tuple(leaf.shape)}".encode())
-        found.update(leaf.reshape(-1).view(torch.uint8).numpy().data)
+        found.update(tree.content(leaf))
     return found.hexdigest()
 
 

@@ -110,9 +110,9 @@ def run_cells(cells: Sequence[Cell], packing: Packing, report: Callable[[Update]
 def _finished(cell: Cell) -> Result | None:
     try:
         recorded = RunFolder(cell.folder).result()
+        return None if recorded is None else Result.from_json(recorded)
     except (FewfedError, OSError):  # Its own process will say what is wrong with its folder, and cost no other.
         return None
-    return None if recorded is None else Result.from_json(recorded)
 
 
 def _work(waiting: list[Cell], packing: Packing, shares_machine: bool) -> Generator[Update, None, None]:
@@ -182,19 +182,14 @@ def _updates(child: _Child) -> Iterator[Update]:
 
 def _start(cell: Cell, dataset: Dataset, shares_machine: bool) -> _Child:
     reading, writing = os.pipe()
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            processes.end_with(parent)
-            processes.interrupt_once()
-            os.close(reading)
-            torch.set_num_threads(1)
-            _run(cell, dataset, shares_machine, writing)
-            status = 0
-        finally:
-            os._exit(status)
+
+    def work() -> None:
+        processes.interrupt_once()
+        os.close(reading)
+        torch.set_num_threads(1)
+        _run(cell, dataset, shares_machine, writing)
+
+    pid = processes.forked(work)
     os.close(writing)
     return _Child(cell, pid, reading)
 

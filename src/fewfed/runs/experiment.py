@@ -79,15 +79,18 @@ class Resolved:
 
     @property
     def identity(self) -> Resolved:
-        """What is computed, whoever computes it: without the executor and those of its options that only save time."""
+        """What is computed, whoever computes it: without the executor, those of its options that only save time, and
+        limits on what data may take."""
         essential = {name: _essential(plugin(name), given) for name, given in self.executors.items()}
         executors = {name: given for name, given in essential.items() if given}
         experiment = dataclasses.replace(self.experiment, executor="auto")
-        return dataclasses.replace(self, experiment=experiment, executors=executors)
+        options = self.options.without_limits()
+        return dataclasses.replace(self, experiment=experiment, executors=executors, options=options)
 
     def on(self, executor: str) -> Resolved:
         """The same computed by another executor, with that one's defaults."""
-        return dataclasses.replace(self.identity, experiment=dataclasses.replace(self.experiment, executor=executor))
+        experiment = dataclasses.replace(self.experiment, executor=executor)
+        return dataclasses.replace(self.identity, experiment=experiment, options=self.options)
 
     def named(self, spec: str) -> Resolved:
         """The same with its method named again, where a file of the method's may lie elsewhere by now."""

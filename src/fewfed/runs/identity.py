@@ -32,7 +32,8 @@ def inputs_of(dataset: Dataset, net: Network, sources: Mapping[str, Any]) -> dic
     """What identifies the data, the user's code and the first weights."""
     weights = hashlib.sha256()
     for name, leaf in tree.leaves(net.model()):
-        weights.update(name.encode() + leaf.contiguous().numpy().tobytes())
+        weights.update(name.encode())
+        weights.update(tree.content(leaf))
     labels = torch.cat([dataset.train.y, dataset.test.y]).numpy().tobytes()
     return {
         **sources,
@@ -47,7 +48,7 @@ def content_of(dataset: Dataset) -> str:
     found = hashlib.blake2b(digest_size=16)
     for part in (dataset.train.x, dataset.train.y, dataset.test.x, dataset.test.y):
         found.update(f"{part.dtype} {tuple(part.shape)}".encode())
-        found.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        found.update(tree.content(part))
     for groups in (dataset.groups, dataset.test_groups):
         for name, ids in sorted(groups.items()):
             found.update(name.encode())

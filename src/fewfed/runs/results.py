@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fewfed.errors import RunError
+
 
 @dataclass(frozen=True)
 class Accuracy:
@@ -48,7 +50,10 @@ class Result:
 
     @classmethod
     def from_json(cls, recorded: dict[str, Any]) -> Result:
-        return cls(**{**recorded, "accuracy": Accuracy(**recorded["accuracy"])})
+        try:
+            return cls(**{**recorded, "accuracy": Accuracy(**recorded["accuracy"])})
+        except (KeyError, TypeError) as error:
+            raise RunError(f"a result is damaged ({error}): expected what 'fewfed run' wrote") from error
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

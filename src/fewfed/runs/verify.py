@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +74,13 @@ def _states(folder: RunFolder, own: OwnFolder) -> Iterator[Finding]:
     if not own.has(CHECKPOINT):
         return
     try:
-        _, facts = storage.load(own / CHECKPOINT)
-        states = facts["states"]
-    except (RunError, KeyError, TypeError):
+        states = dict(storage.load(own / CHECKPOINT)[1]["states"])
+    except (RunError, KeyError, TypeError, ValueError):
         return  # Told already.
     store = ClientStore(folder.clients)
-    for client in states:
-        name = f"{CLIENTS}/{states[client][0]}"
-        yield Finding(name, _problem(lambda client=client: store.check({client: states[client]})))  # type: ignore[misc]
+    for client, file in states.items():
+        name = str(file[0]) if isinstance(file, list) and file else f"of client {client}"
+        yield Finding(f"{CLIENTS}/{name:.60}", _problem(partial(store.check, {client: file})))
 
 
 def _problem(check: Callable[[], object]) -> str:

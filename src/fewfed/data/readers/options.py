@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,6 +43,10 @@ class DataOptions:
     most_ratio: float = setting(
         MOST_RATIO, "how many times its own size a data file may take in memory, from 64 MiB on", ge=1
     )
+
+    def without_limits(self) -> DataOptions:
+        """The same with the usual limits: they decide whether data are read, not what is."""
+        return dataclasses.replace(self, most_bytes=MOST_BYTES, most_ratio=MOST_RATIO)
 
     @property
     def limits(self) -> Limits:

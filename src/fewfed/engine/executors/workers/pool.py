@@ -288,19 +288,14 @@ class Pool:
     def _start(self) -> _Worker:
         ours, theirs = Channel.pair()
         others = [worker.channel for worker in self._workers]
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                processes.end_with(parent)
-                processes.leave_interrupts_to_parent()
-                for channel in (ours, *others):
-                    channel.sock.close()
-                serve(self._job, theirs)
-                status = 0
-            finally:
-                os._exit(status)
+
+        def work() -> None:
+            processes.leave_interrupts_to_parent()
+            for channel in (ours, *others):
+                channel.sock.close()
+            serve(self._job, theirs)
+
+        pid = processes.forked(work)
         theirs.close()
         worker = _Worker(pid, ours)
         if self._broadcast is not None:
