@@ -15,6 +15,7 @@ import pytest
 import fewfed
 from cli.forked_command import start
 from fewfed import __version__
+from fewfed.runs import cells
 from run_support import SMALL, called
 
 Capture = pytest.CaptureFixture[str]
@@ -263,3 +264,33 @@ def test_a_name_that_cannot_be_shown(tmp_path: Path) -> None:
     assert ended.code() == 0
     assert ended.err == ""
     assert "folder Erg\\xe4nzung-\\udcff" in ended.out
+
+
+def test_a_fault_in_one_run_of_a_comparison_is_told_as_such_and_costs_no_other(
+    capsys: Capture, monkeypatch: Patch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"execute": cells.execute}
+    source = "def faulty(run, *rest, **options):\n    if run.resolved.spec != 'fedavg':\n        return {}['missing']\n"
+    exec(compile(f"{source}    return execute(run, *rest, **options)\n", str(INSIDE), "exec"), names)
+    monkeypatch.setattr(cells, "execute", names["faulty"])
+    code, out, err = called(capsys, monkeypatch, "compare", "fedavg", "fedprox", *SMALL, "--out", "both")
+    (report,) = reports(tmp_path)
+    assert code == 70
+    assert "fedavg" in out
+    assert "1 of 2 runs failed; the first, fedprox-seed0: internal error: KeyError: 'missing'" in " ".join(err.split())
+    assert f'File "{INSIDE}", line 3, in faulty' in report.read_text()
+
+
+def test_a_users_method_that_fails_in_a_comparison_is_no_fault_of_ours(
+    capsys: Capture, monkeypatch: Patch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(
+        "from fewfed.methods.fedavg import FedAvg\n\n\nclass Own(FedAvg):\n    '''Ends the program.'''\n\n"
+        "    name = 'own'\n\n    def server_init(self, setup):\n        raise SystemExit(0)\n"
+    )
+    code, _, err = called(capsys, monkeypatch, "compare", "own.py", *SMALL, "--out", "one")
+    assert code == 2
+    assert "SystemExit" in err
+    assert reports(tmp_path) == []

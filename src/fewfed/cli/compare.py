@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from fewfed.cli import options as opt
+from fewfed.cli.faults import explained_in_run, failed_runs
 from fewfed.cli.run import lines_of
 from fewfed.cli.show import cell_reporter, out, progress, say
 from fewfed.engine import storage
 from fewfed.engine.executors.registry import plugins
-from fewfed.errors import ConfigError, RunError, did_you_mean
+from fewfed.errors import ConfigError, did_you_mean
 from fewfed.report.curves import plot_curves, require_matplotlib
 from fewfed.report.table import rich_table, rows, to_csv
 from fewfed.runs.cells import Cell, run_cells
@@ -63,7 +64,7 @@ def compare(
     with progress() as bar:
         report = cell_reporter(bar, len(cells), rounds)
         packing = packing_for(jobs)
-        endings = run_cells(cells, packing, report)
+        endings = run_cells(cells, packing, report, explained_in_run)
     if packing.why:
         say(packing.why)
     results = [(update.cell.resolved.spec, update.result) for update in endings if update.result is not None]
@@ -73,10 +74,8 @@ def compare(
     if as_json:
         print(json.dumps({"folder": str(root), "runs": [result.as_json() for _, result in results],
                           "failed": {update.cell.name: update.error for update in failed}}))  # fmt: skip
-    if failed:
-        raise RunError(
-            f"{len(failed)} of {len(cells)} runs failed; the first, {failed[0].cell.name}: {failed[0].error}"
-        )
+    if error := failed_runs(endings, "runs"):
+        raise error
 
 
 def _cells(root: Path, method: str, values: dict[str, Any], seeds: int) -> list[Cell]:

@@ -10,16 +10,26 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fewfed.errors import FewfedError, in_one_line, place_of, told
+from fewfed.errors import FewfedError, RunError, in_one_line, place_of, told
 from fewfed.version import __version__
+
+if TYPE_CHECKING:
+    from fewfed.runs.cells import Update
 
 USAGE = 2
 """The exit code of what a user can cause: input, settings, files, the machine."""
 INTERNAL = 70
 """The exit code of a fault of this package's own, as in sysexits.h."""
+
+
+class FaultInRuns(Exception):
+    """Runs in processes of their own met a fault of this package, which each has written down already."""
+
 
 _OURS = frozenset({errno.EBADF, errno.ECHILD, errno.EFAULT, errno.EINVAL, errno.ENOTSOCK, errno.ESRCH})
 """What the system refuses only where a program asks for something that makes no sense."""
@@ -30,6 +40,8 @@ def explained(error: BaseException) -> tuple[str, int]:
     """The sentence for an error, and the exit code. A fault of fewfed's own is written to a file."""
     if isinstance(error, FewfedError):
         return f"error: {error}", USAGE
+    if isinstance(error, FaultInRuns):
+        return f"error: {error}", INTERNAL
     if _is_memory(error):
         return (
             f"error: there is not enough memory ({in_one_line(error):.200}): try a smaller batch or network, or fewer "
@@ -43,6 +55,25 @@ def explained(error: BaseException) -> tuple[str, int]:
         place = f" '{os.fsdecode(error.filename)}'" if isinstance(error.filename, (str, bytes)) else ""
         return f"error: the system refused{place}: {error.strerror or in_one_line(error)}", USAGE
     return f"internal error: {told(error)}; this is a fault of fewfed, please report it {_written(error)}", INTERNAL
+
+
+def explained_in_run(error: BaseException) -> tuple[str, bool]:
+    """The sentence for what ended one of many runs, and whether it is a fault of this package's own."""
+    if traceback_wanted():
+        traceback.print_exception(error)
+    sentence, code = explained(error)
+    return sentence.removeprefix("error: "), code == INTERNAL
+
+
+def failed_runs(endings: Sequence[Update], what: str) -> Exception | None:
+    """The error for runs that failed, if any did; `what` a run is called there."""
+    failed = [update for update in endings if update.error]
+    if not failed:
+        return None
+    first = next((update for update in failed if update.fault), failed[0])
+    which = "the first" if first is failed[0] else "among them"
+    text = f"{len(failed)} of {len(endings)} {what} failed; {which}, {first.cell.name}: {first.error}"
+    return FaultInRuns(text) if first.fault else RunError(text)
 
 
 def traceback_wanted() -> bool:

@@ -12,9 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from fewfed.cli import options as opt
+from fewfed.cli.faults import explained_in_run, failed_runs
 from fewfed.cli.show import cell_reporter, out, progress, say, warn
 from fewfed.engine import storage
-from fewfed.errors import ConfigError, DataError, RunError
+from fewfed.errors import ConfigError, DataError
 from fewfed.reproduction.choice import chosen_runs
 from fewfed.reproduction.comparison import as_json as row_as_json
 from fewfed.reproduction.comparison import compared, curve_checks, rich_table, to_csv
@@ -29,7 +30,7 @@ from fewfed.reproduction.progress import (
     with_rounds,
 )
 from fewfed.reproduction.study import Planned, Study
-from fewfed.runs.cells import Cell, run_cells
+from fewfed.runs.cells import Cell, Update, run_cells
 from fewfed.runs.executors import packing_for
 from fewfed.runs.naming import DEFAULT_OUT
 from fewfed.runs.results import Result
@@ -71,14 +72,14 @@ def reproduce(
         warn(f"left out: {left_out} cells, because data '{data}' is not on this machine: {obtain}")
     if not at_hand:
         raise DataError(f"none of the {len(runs)} cells can be run: {', '.join(missing)} not on this machine")
-    finished, failed = _run(at_hand, root, jobs)
+    finished, endings = _run(at_hand, root, jobs)
+    failed = {update.cell.name: update.error for update in endings if update.error}
     _report(study, finished, root, as_json, missing, failed)
-    if failed:
-        first, reason = next(iter(failed.items()))
-        raise RunError(f"{len(failed)} of {len(at_hand)} cells failed; the first, {first}: {reason}")
+    if error := failed_runs(endings, "cells"):
+        raise error
 
 
-def _run(runs: Sequence[Planned], root: Path, jobs: int) -> tuple[list[tuple[Planned, Result]], dict[str, str]]:
+def _run(runs: Sequence[Planned], root: Path, jobs: int) -> tuple[list[tuple[Planned, Result]], list[Update]]:
     by_name = {run.name: run for run in runs}
     cells: list[Cell] = in_reading_order([run.cell(root) for run in runs])
     refuse_other_settings(cells)
@@ -86,12 +87,12 @@ def _run(runs: Sequence[Planned], root: Path, jobs: int) -> tuple[list[tuple[Pla
         longest = max(cell.resolved.experiment.rounds for cell in cells)
         report = cell_reporter(bar, len(cells), longest)
         packing = packing_for(jobs)
-        endings = run_cells(cells, packing, report)
+        endings = run_cells(cells, packing, report, explained_in_run)
     if packing.why:
         say(packing.why)
     results = {update.cell.name: update.result for update in endings if update.result is not None}
     finished = [(run, results[name]) for name, run in by_name.items() if name in results]
-    return finished, {update.cell.name: update.error for update in endings if update.error}
+    return finished, endings
 
 
 def _report(

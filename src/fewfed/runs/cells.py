@@ -12,6 +12,7 @@ import select
 import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,16 @@ from fewfed import processes
 from fewfed.data.examples import Dataset
 from fewfed.data.sources import load
 from fewfed.engine.loop import RoundView
-from fewfed.errors import FewfedError
+from fewfed.errors import FewfedError, told
 from fewfed.runs.execute import execute
 from fewfed.runs.experiment import Resolved
 from fewfed.runs.folder import RunFolder
 from fewfed.runs.packing import Packing
 from fewfed.runs.prepare import prepare
 from fewfed.runs.results import Result
+
+Explain = Callable[[BaseException], tuple[str, bool]]
+"""The sentence for an error that ended a cell, and whether it is a fault of this package's own."""
 
 _GRACE = 1.0
 """Seconds that runs have to end by themselves when the comparison is interrupted."""
@@ -52,6 +56,8 @@ class Update:
     loss: float | None = None
     result: Result | None = None
     error: str = ""
+    fault: bool = False
+    """Whether the error is nobody's but this package's own."""
 
 
 @dataclass
@@ -72,6 +78,9 @@ class _Child:
         return processes.end(self.pid, patience)
 
 
+_Starter = Callable[[Cell, Dataset], _Child]
+
+
 @dataclass
 class _Data:
     """Data sets that children find in memory already; the last few are kept."""
@@ -87,8 +96,14 @@ class _Data:
         return self.kept[key]
 
 
-def run_cells(cells: Sequence[Cell], packing: Packing, report: Callable[[Update], None]) -> list[Update]:
-    """Run all cells; the updates that end them, in their order."""
+def _explained(error: BaseException) -> tuple[str, bool]:
+    return (str(error), False) if isinstance(error, FewfedError) else (told(error), True)
+
+
+def run_cells(
+    cells: Sequence[Cell], packing: Packing, report: Callable[[Update], None], explain: Explain = _explained
+) -> list[Update]:
+    """Run all cells; the updates that end them, in their order. `explain` is asked in the process of the cell."""
     endings: dict[str, Update] = {}
     waiting: list[Cell] = []
     for cell in cells:
@@ -99,7 +114,8 @@ def run_cells(cells: Sequence[Cell], packing: Packing, report: Callable[[Update]
         else:
             waiting.append(cell)
     # Closed at once if `report` is interrupted: the runs must not go on by themselves.
-    with contextlib.closing(_work(waiting, packing, shares_machine=min(packing.most, len(cells)) > 1)) as updates:
+    start = partial(_start, shares_machine=min(packing.most, len(cells)) > 1, explain=explain)
+    with contextlib.closing(_work(waiting, packing, start)) as updates:
         for update in updates:
             if update.result is not None or update.error:
                 endings[update.cell.name] = update
@@ -115,10 +131,10 @@ def _finished(cell: Cell) -> Result | None:
         return None
 
 
-def _work(waiting: list[Cell], packing: Packing, shares_machine: bool) -> Generator[Update, None, None]:
+def _work(waiting: list[Cell], packing: Packing, start: _Starter) -> Generator[Update, None, None]:
     children: list[_Child] = []
     try:
-        yield from _run_all(waiting, packing, shares_machine, children)
+        yield from _run_all(waiting, packing, start, children)
     finally:
         _end(children)
 
@@ -134,7 +150,7 @@ def _end(children: list[_Child]) -> None:
         os.close(child.pipe)
 
 
-def _run_all(waiting: list[Cell], packing: Packing, shares_machine: bool, children: list[_Child]) -> Iterator[Update]:
+def _run_all(waiting: list[Cell], packing: Packing, start: _Starter, children: list[_Child]) -> Iterator[Update]:
     """`children`: those that go on, at any time."""
     data = _Data()
     queue = list(waiting)
@@ -142,7 +158,7 @@ def _run_all(waiting: list[Cell], packing: Packing, shares_machine: bool, childr
         while queue and packing.may_start():
             cell = queue.pop(0)
             try:
-                child = _start(cell, data.of(cell.resolved), shares_machine)
+                child = start(cell, data.of(cell.resolved))
             except FewfedError as error:
                 yield Update(cell, error=str(error))
             else:
@@ -180,21 +196,21 @@ def _updates(child: _Child) -> Iterator[Update]:
         child.leave(_GRACE)
 
 
-def _start(cell: Cell, dataset: Dataset, shares_machine: bool) -> _Child:
+def _start(cell: Cell, dataset: Dataset, *, shares_machine: bool, explain: Explain) -> _Child:
     reading, writing = os.pipe()
 
     def work() -> None:
         processes.interrupt_once()
         os.close(reading)
         torch.set_num_threads(1)
-        _run(cell, dataset, shares_machine, writing)
+        _run(cell, dataset, shares_machine, explain, writing)
 
     pid = processes.forked(work)
     os.close(writing)
     return _Child(cell, pid, reading)
 
 
-def _run(cell: Cell, dataset: Dataset, shares_machine: bool, pipe: int) -> None:
+def _run(cell: Cell, dataset: Dataset, shares_machine: bool, explain: Explain, pipe: int) -> None:
     def tell(message: dict[str, Any]) -> None:
         os.write(pipe, json.dumps(message).encode() + b"\n")
 
@@ -209,8 +225,9 @@ def _run(cell: Cell, dataset: Dataset, shares_machine: bool, pipe: int) -> None:
         comparison = cell.folder.parent
         result = execute(prepared, cell.folder, [Tell()], shares_machine=shares_machine, comparison=comparison)
         tell({"round": result.rounds, "result": result.as_json()})
-    except FewfedError as error:
-        tell({"error": str(error)})
-    except Exception as error:
-        tell({"error": f"{type(error).__name__}: {error}"})
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # Also `sys.exit()` in somebody's method: no death without a cause.
+        sentence, fault = explain(error)
+        tell({"error": sentence, "fault": fault})
         raise
