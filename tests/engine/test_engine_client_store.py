@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -235,3 +236,41 @@ def test_a_store_without_a_folder_leaves_nothing_behind(tmp_path: Path, monkeypa
     assert files(tmp_path)
     store.close()
     assert not files(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_round_can_be_undone_whatever_went_to_disk_in_it(seed: int, tmp_path: Path) -> None:
+    """Against a store that is a dictionary, copied after every round."""
+    chance = random.Random(seed)
+    store = ClientStore(tmp_path, memory_bytes=chance.choice([1, 600, 2000, 10**6]))
+    now: dict[int, int] = {}
+    finished: dict[int, int] = {}
+    committed: list[tuple[dict[str, Any], dict[int, int]]] = []
+    for version in range(120):
+        act = chance.choice(["put"] * 5 + ["get", "finish", "undo", "checkpoint"])
+        client = chance.randrange(6)
+        if act == "put":
+            store.put(client, state_of(client, version))
+            now[client] = version
+        elif act == "finish":
+            store.finish_round()
+            finished = dict(now)
+        elif act == "undo":
+            store.undo_round()
+            now = dict(finished)
+        elif act == "checkpoint":
+            store.finish_round()
+            finished = dict(now)
+            committed = [*committed[-1:], (store.commit(), dict(now))]
+            store.forget_obsolete()
+        found = store.get(client)
+        expected = state_of(client, now[client]) if client in now else None
+        assert (found is None) == (expected is None)
+        assert found is None or expected is None or differences(found, expected) == []
+        for index, _ in committed:
+            store.check(index)
+    for index, states in reversed(committed):
+        again = ClientStore(tmp_path)
+        again.restore(index, committed[0][0])
+        for client, version in states.items():
+            assert differences(again.get(client) or {}, state_of(client, version)) == []

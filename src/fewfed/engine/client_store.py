@@ -41,6 +41,8 @@ class ClientStore:
         self._needed_before: list[str] = []
         """Files that the last checkpoint does not name, but the one before does."""
         self._written = 0
+        self._before_round: dict[int, Tree | tuple[str, str] | None] = {}
+        """What clients with a new state in this round remembered before: a state in memory, in a file, or nothing."""
 
     def __len__(self) -> int:
         return len(self._files.keys() | self._memory.keys())
@@ -58,8 +60,31 @@ class ClientStore:
 
     def put(self, client: int, state: Tree) -> None:
         """Remember a copy of a state."""
+        if client not in self._before_round:
+            if client in self._dirty and 2 * self._held > self._memory_bytes:
+                self._write(client)  # Two states of many clients would not fit.
+            self._before_round[client] = self._memory[client][0] if client in self._dirty else self._files.get(client)
         self._dirty.add(client)
         self._hold(client, tree.clone(state))
+
+    def finish_round(self) -> None:
+        """What clients remember now is what `undo_round` goes back to."""
+        self._before_round.clear()
+
+    def undo_round(self) -> None:
+        """Forget all states since the last `finish_round`."""
+        for client, before in self._before_round.items():
+            self._release(client)
+            self._dirty.discard(client)
+            if isinstance(before, dict):
+                self._hold(client, before)
+                self._dirty.add(client)
+            elif self._files.get(client) != before:  # The new state is in a file already.
+                self._obsolete.append(self._files.pop(client)[0])
+                if before is not None:
+                    self._files[client] = before
+                    self._obsolete.remove(before[0])
+        self._before_round.clear()
 
     def commit(self) -> dict[str, Any]:
         """Write states that are only in memory. The result (a file and its digest for each client) must be stored in
@@ -85,6 +110,7 @@ class ClientStore:
         self._memory.clear()
         self._dirty.clear()
         self._obsolete.clear()
+        self._before_round.clear()
         self._held = 0
         self._files = _files(index)
         now = {name for name, _ in self._files.values()}

@@ -38,6 +38,9 @@ class Holdings:
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
         self._announced: tuple[str, ...] = ()
+        self._replaced: list[tuple[str, _Entry | None]] = []
+        self._delivered: list[tuple[_Entry, int]] = []
+        """What happened in this round, in its order."""
 
     def announce(self, shared: Tree) -> None:
         """Set the next broadcast. Entries whose content has changed are held by nobody any more."""
@@ -45,6 +48,7 @@ class Holdings:
             for name, content in shared.items():
                 known = self._entries.get(name)
                 if known is None or not _is_same(known, content):
+                    self._replaced.append((name, known))
                     self._entries[name] = _Entry(content, tree.nbytes({name: content}))
                 else:
                     known.content = content
@@ -58,9 +62,27 @@ class Holdings:
         """Record that a client receives the announced broadcast; returns the bytes it did not hold yet."""
         sent = 0
         for name in self.missing(client):
-            self._entries[name].holders.add(client)
-            sent += self._entries[name].size
+            entry = self._entries[name]
+            self._delivered.append((entry, client))
+            entry.holders.add(client)
+            sent += entry.size
         return sent
+
+    def finish_round(self) -> None:
+        """A round has ended: this is what `undo_round` goes back to."""
+        self._replaced.clear()
+        self._delivered.clear()
+
+    def undo_round(self) -> None:
+        """The run ends in the middle of a round: what was sent in it counts as not sent."""
+        for entry, client in self._delivered:
+            entry.holders.discard(client)
+        for name, before in reversed(self._replaced):
+            if before is None:
+                self._entries.pop(name, None)
+            else:
+                self._entries[name] = before
+        self.finish_round()
 
     def as_json(self) -> dict[str, Any]:
         """For a checkpoint: a digest of every entry's content, and who holds it."""

@@ -18,6 +18,12 @@ from fewfed.tree import Tree
 class Homes(Protocol):
     """What the rest of a run may ask of the homes: to write down what clients remember, and to go back to it."""
 
+    def finish_round(self) -> None:
+        """A round has ended: what clients remember now is what `undo_round` goes back to."""
+
+    def undo_round(self) -> None:
+        """The run ends in the middle of a round: clients remember what they did before it."""
+
     def commit(self) -> dict[str, Any]:
         """Write down what clients remember. The result must be stored in the checkpoint."""
 
@@ -56,6 +62,12 @@ class SimulatedHomes:
         """A client's packet was accepted: from now on it remembers this."""
         if phase.keeps_state:
             self._store.put(client, state)
+
+    def finish_round(self) -> None:
+        self._store.finish_round()
+
+    def undo_round(self) -> None:
+        self._store.undo_round()
 
     def commit(self) -> dict[str, Any]:
         return self._store.commit()

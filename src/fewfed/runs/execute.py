@@ -16,7 +16,7 @@ from fewfed.engine.client_store import ClientStore
 from fewfed.engine.evaluation import Evaluate
 from fewfed.engine.events import Event, Mended
 from fewfed.engine.holdings import Holdings
-from fewfed.engine.homes import SimulatedHomes
+from fewfed.engine.homes import Homes, SimulatedHomes
 from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.runs.executors import Surroundings, executor_for
 from fewfed.runs.folder import CONFIG, RunFolder, held
@@ -25,6 +25,7 @@ from fewfed.runs.prepare import Prepared
 from fewfed.runs.remembered import FOLDER, ChoiceFolder, RememberedChoices
 from fewfed.runs.results import Result, summarise
 from fewfed.runs.user_code import remember_named
+from fewfed.tree import Tree
 
 
 def execute(
@@ -75,6 +76,7 @@ def _run_to_end(
     executor = executor_for(prepared.resolved, job, homes, prepared.cohort, around, choices)
     evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients)
     record = _Record(folder, experiment.checkpoint_seconds)
+    holdings = Holdings.from_json(last.held)
     try:
         final = run_rounds(
             job,
@@ -82,10 +84,14 @@ def _run_to_end(
             [_Tell([Mended(what) for what in mended]), evaluate, *observers, record],
             rounds=experiment.rounds,
             cohort=prepared.cohort,
-            holdings=Holdings.from_json(last.held),
+            holdings=holdings,
             server=last.server,
             start=last.done,
         )
+    except BaseException:  # Ctrl-C above all: the rounds that are finished need not be computed again.
+        with contextlib.suppress(Exception):  # Whatever this runs into, the checkpoint before is still there.
+            record.keep_finished_rounds()
+        raise
     finally:
         executor.close()
         homes.close()
@@ -153,15 +159,49 @@ class _Record:
     every: float
     _began: float = field(default_factory=time.perf_counter)
     _saved: float = field(default_factory=time.monotonic)
+    _finished: _Finished | None = None
+    """The last round that is finished and written down, unless there is a checkpoint of it."""
 
     def after_round(self, view: RoundView) -> None:
         now = time.perf_counter()
         view.record.add({"seconds": now - self._began})
         self._began = now
+        self._finished = None  # An interrupt may come at any moment from here on.
         self.folder.append(view.record.as_json())
+        finished = _Finished(view.clock.round + 1, view.server, view.executor.homes, view.holdings)
+        finished.mark()
+        self._finished = finished
         if view.clock.last or time.monotonic() - self._saved >= self.every:
-            done = view.clock.round + 1
-            homes = view.executor.homes
-            self.folder.checkpoint(view.server, done, homes.commit(), view.holdings.as_json())
-            homes.settle()
+            self._checkpoint(finished)
+            finished.homes.settle()
             self._saved = time.monotonic()
+
+    def keep_finished_rounds(self) -> None:
+        """The run ends before its last round: write a checkpoint of the rounds that are finished."""
+        if self._finished is not None:
+            self._finished.go_back()
+            self._checkpoint(self._finished)
+
+    def _checkpoint(self, finished: _Finished) -> None:
+        self.folder.checkpoint(finished.server, finished.rounds, finished.homes.commit(), finished.holdings.as_json())
+        self._finished = None
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """All that a checkpoint needs of a finished round."""
+
+    rounds: int
+    server: Tree
+    homes: Homes
+    holdings: Holdings
+
+    def mark(self) -> None:
+        """Let `go_back` lead here."""
+        self.homes.finish_round()
+        self.holdings.finish_round()
+
+    def go_back(self) -> None:
+        """Undo what happened in the next round."""
+        self.homes.undo_round()
+        self.holdings.undo_round()
