@@ -114,14 +114,15 @@ def machine() -> dict[str, Any]:
     return {
         "fewfed": __version__,
         "torch": torch.__version__,
-        "processor": _processor(),
+        "processor": processor(),
         "kernels": [torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA", "")],
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
