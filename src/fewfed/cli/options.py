@@ -40,6 +40,7 @@ FLAGS: Mapping[str, Flag] = {
     "lr": Flag(float, "Learning rate of the first round."),
     "seed": Flag(int, "Seed of everything random."),
     "network": Flag(str, "Network by name; auto = the papers' choice."),
+    "start_from": Flag(str, "Folder of a finished run whose model is the first one."),
     "executor": Flag(str, "auto, sequential, workers or cuda."),
     "precision": Flag(str, "cuda: float32, tf32 or bf16.", "cuda.precision"),
     "exact": Flag(bool, "No choices by timing, which change how numbers round."),
@@ -98,7 +99,7 @@ def gather(config: Path | None, sets: list[str] | None, flags: Mapping[str, Any]
 
 
 def _parameter(name: str, flag: Flag) -> inspect.Parameter:
-    hint = Annotated[flag.kind | None, typer.Option(f"--{name}", help=flag.help)]  # type: ignore[name-defined]
+    hint = Annotated[flag.kind | None, typer.Option(f"--{name.replace('_', '-')}", help=flag.help)]  # type: ignore[name-defined]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
 
 

@@ -32,6 +32,7 @@ class Experiment:
     cohort: float = setting(0.1, "clients a round: below 1 a fraction, from 1 on a count", gt=0)
     rounds: int = setting(100, "rounds", ge=1)
     network: str = setting("auto", "network by name; auto = the papers' choice for the data")
+    start_from: str = setting("", "folder of a finished run whose model is the first one; empty = fresh weights")
     seed: int = setting(0, "drives weights, split, cohorts, batches and draws", ge=0)
     volume: float = setting(1.0, "part of the training rows that is given out", gt=0, le=1)
     min_size: int = setting(-1, "smallest client a random split may have; -1 = the rule's own", ge=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from fewfed.phase import Clock
 from fewfed.plan import Plan, Random
 from fewfed.runs.executors import refuse_unused
 from fewfed.runs.experiment import Experiment, Resolved
+from fewfed.runs.first_model import first_model
 from fewfed.runs.identity import content_of, inputs_of, sources_of
 from fewfed.runs.user_code import code_of, network_code
 from fewfed.task import Task
@@ -75,6 +77,9 @@ def prepare(
     with concerning("network", experiment.network):
         net = _network(experiment, dataset, network)
         _refuse_unfit_network(net, dataset)
+    if experiment.start_from:
+        with concerning("start_from", experiment.start_from):
+            net = net.starting_from(first_model(Path(experiment.start_from), net))
     job = Job(method, net, _task(dataset), federation, training, plan)
     with concerning("method", resolved.spec):
         asking.check_fit(job)
