@@ -39,6 +39,7 @@ class Experiment:
     legacy_seed: int = setting(-1, "seed of the released FLea partitions; -1 = not those", ge=-1, lt=2**32)
     noise: float = setting(0.0, "standard deviation of Gaussian noise on training inputs", ge=0)
     noise_kind: Literal["graded", "uniform"] = setting("graded", "noise rising over clients, or the same on all")
+    noise_test: bool = setting(False, "noise on the test part too: a copy of it under every client's level")
     leave_out: str = setting("", "natural split: group name or client number that only tests; empty = all train")
     executor: str = setting("auto", "how clients are run: sequential, workers, cuda; auto = the fastest there is")
     exact: bool = setting(False, "no choices by timing, which change how numbers round")

@@ -70,7 +70,12 @@ def prepare(
     dataset = training_part(whole, experiment)
     split = split_of(dataset, experiment)
     federation = SplitFederation(
-        dataset, split, noise=experiment.noise, noise_kind=experiment.noise_kind, seed=experiment.seed
+        dataset,
+        split,
+        noise=experiment.noise,
+        noise_kind=experiment.noise_kind,
+        noise_test=experiment.noise_test,
+        seed=experiment.seed,
     )
     plan = Plan(experiment.seed, training.batch, training.batch_rule, training.sampling)
     method = resolved.chosen.method
