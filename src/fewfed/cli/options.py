@@ -30,7 +30,7 @@ class Flag:
 
 FLAGS: Mapping[str, Flag] = {
     "data": Flag(str, "Data set by name, or a path to your own."),
-    "split": Flag(str, "iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject..."),
+    "split": Flag(str, "iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject, file:PATH..."),
     "clients": Flag(int, "Number of clients; 0 = all of a natural split."),
     "cohort": Flag(float, "Clients a round: fraction below 1, or a count."),
     "rounds": Flag(int, "Rounds."),

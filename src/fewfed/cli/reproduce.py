@@ -157,7 +157,7 @@ def _report(
         out.print(rich_table(study, rows))
         if checks:
             out.print(_curve_table(checks))
-        for data, note in {str(row.at["data"]): row.note for row in rows if row.note}.items():
+        for data, note in dict.fromkeys((str(row.at["data"]), row.note) for row in rows if row.note):
             say(f"data {data}: {note}")
         if study.note:
             say(f"note: {study.note}")

@@ -26,9 +26,9 @@ class Experiment:
 
     data: str = setting("digits", "data set by name, or a path to your own")
     split: str = setting(
-        "qua:2", "how rows become clients: iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject ..."
+        "qua:2", "how rows become clients: iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject, file:PATH ..."
     )
-    clients: int = setting(50, "number of clients; 0 = as many as a natural split has", ge=0)
+    clients: int = setting(50, "number of clients; 0 = as many as a natural split, or a file, has", ge=0)
     cohort: float = setting(0.1, "clients a round: below 1 a fraction, from 1 on a count", gt=0)
     rounds: int = setting(100, "rounds", ge=1)
     network: str = setting("auto", "network by name; auto = the papers' choice for the data")

@@ -56,6 +56,11 @@ class Result:
             raise RunError(f"a result is damaged ({error}): expected what 'fewfed run' wrote") from error
 
 
+def notes_of(results: Sequence[Result]) -> str:
+    """What is said about data and split of some runs, everything once."""
+    return "; ".join(dict.fromkeys(part for result in results for part in result.note.split("; ") if part))
+
+
 def summarise(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Accuracies, bytes, steps, seconds and failures over the metrics of all rounds."""
     curve = [record["accuracy"] for record in records if "accuracy" in record]
