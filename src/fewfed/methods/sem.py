@@ -2,19 +2,22 @@
 
 import dataclasses
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import torch
 
 from fewfed import tree
 from fewfed.errors import ConfigError, RunError
-from fewfed.method import Combined, Context, Report, Setup
+from fewfed.method import Combined, Context, Preset, Report, Setup
 from fewfed.methods.parts.pairing import Pairing, pair
 from fewfed.phase import Clock, Cohort, Combine, Phase, Role, Upload, Weight
 from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
 from fewfed.wrapper import Around, Wrapper
+
+_RELEASED = {"pairing": "pairs", "anchor": "global", "credit": "whole", "odd_epoch": "none"}
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,10 @@ class Sem(Wrapper):
 
     Leg 1: each client i trains the global model for ceil(E/2) epochs and sends it, with its weight, to a partner j.
     Leg 2: j trains what it received for floor(E/2) epochs and uploads it with the weight of both. The server then does
-    what the wrapped method does. No released code exists; pairing and anchor are readings of the text (unverified).
+    what the wrapped method does. Pairing, anchor and credit are readings of the text. Preset `released`: the authors'
+    code, which swaps two and two (an odd one out keeps its own), trains floor(E/2) epochs in both legs, anchors both at
+    the global model, and credits the uploader of a model with its whole way, so that SCAFFOLD adds the mean gradient of
+    two clients to one client's control variate. The default does not mix them.
 
     The wrapped method begins once, with the global model, and ends once, after leg 2, so what it measures at the start
     is about the global model and itself. Its `end` is shown a start from which the model went as far as *this client*
@@ -36,11 +42,16 @@ class Sem(Wrapper):
     family = "exchange"
     paper = "Pham et al., SEM: A Simple Yet Efficient Model-agnostic Local Training Mechanism to Tackle Data Sparsity \
 and Scarcity in Federated Learning, 2023"
+    presets = MappingProxyType({"released": Preset(_RELEASED, note="the authors' code, sparseFL at 4780edb")})
 
     pairing: Pairing = setting("cycle", "who passes on to whom: a ring, pairs, or a random permutation; self = control")
     anchor: Literal["received", "global"] = setting(
         "received", "which model is 'the broadcast one' in leg 2's loss; 'global' costs a fifth transfer"
     )
+    credit: Literal["own", "whole"] = setting(
+        "own", "whose movement the uploader answers for: its own in both legs, or the whole way of the uploaded model"
+    )
+    odd_epoch: Literal["first", "none"] = setting("first", "which leg trains the odd epoch where their number is odd")
 
     def check(self, setup: Setup) -> None:
         super().check(setup)
@@ -68,11 +79,13 @@ and Scarcity in Federated Learning, 2023"
 
     def _legs(self, phase: Phase) -> list[Phase]:
         handed_on = {"model": Upload(Combine.KEEP, Role.MODEL), "weight": Upload(Combine.KEEP, Role.COUNTS)}
+        if self.credit == "whole":
+            handed_on["steps"] = Upload(Combine.KEEP, Role.COUNTS)
         first = dataclasses.replace(
             phase,
             name=f"{phase.name}-leg1",
             does=FirstLeg(self, phase),
-            epochs=phase.epochs - phase.epochs // 2,
+            epochs=phase.epochs // 2 if self.odd_epoch == "none" else phase.epochs - phase.epochs // 2,
             uploads=handed_on,
             relayed=frozenset(handed_on),
             keeps_state=True,
@@ -99,13 +112,15 @@ class FirstLeg(Around[Sem]):
         model = {"params": work["params"], "buffers": work["buffers"]}
         own = {"work": rest, "moved": moved, "steps": torch.tensor(ctx.steps)}
         upload = {"model": model, "weight": torch.tensor(weight, dtype=torch.float64)}
+        if "steps" in ctx.phase.uploads:
+            upload["steps"] = own["steps"]
         return Report(upload, {"inner": ctx.state["inner"], "own": own}, weight)
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         own = server["own"]
         partner = pair(self.wrapper.pairing, combined.clients, Random(int(own["seed"]), "sem", int(own["drawn"])))
         received = {
-            str(receiver): {name: combined.values[name][str(sender)] for name in ("model", "weight")}
+            str(receiver): {name: kept[str(sender)] for name, kept in combined.values.items()}
             for sender, receiver in partner.items()
         }
         return {**server, "own": {**own, "drawn": own["drawn"] + 1, "received": received}}
@@ -123,7 +138,7 @@ class SecondLeg(Around[Sem]):
 
     def broadcast(self, server: Tree) -> Tree:
         shared = super().broadcast(server)
-        needs_global = self.wrapper.anchor == "global"
+        needs_global = self.wrapper.anchor == "global" or self.wrapper.credit == "whole"
         return {name: part for name, part in shared.items() if needs_global or name != "model"}
 
     def personal(self, server: Tree, client: int) -> Tree:
@@ -137,6 +152,8 @@ class SecondLeg(Around[Sem]):
         there = {name: received["params"][name] + change for name, change in before["moved"].items()}
         start = {**received, "params": {**received["params"], **there}}
         both = ctx.steps + int(before["steps"])
+        if self.wrapper.credit == "whole":
+            start, both = ctx.shared["model"], ctx.steps + int(ctx.personal["sem"]["steps"])
         report = self.phase.does.end(
             work, dataclasses.replace(inside, shared={**inside.shared, "model": start}, steps=both)
         )
