@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fewfed.runs.results import Result, notes_of
+from fewfed.runs.results import Result, joined_notes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -109,7 +109,7 @@ def _row(name: str, results: Sequence[Result]) -> Row:
         steps=statistics.fmean(result.steps for result in results),
         seconds=statistics.fmean(result.seconds for result in results),
         failed=sum(result.failed for result in results),
-        note=notes_of(results),
+        note=joined_notes(result.note for result in results),
     )
 
 

@@ -17,6 +17,7 @@ from fewfed.reproduction.curve import CurveCheck, check_curve
 from fewfed.reproduction.outcome import Outcome
 from fewfed.reproduction.published import PublishedValue
 from fewfed.reproduction.study import Planned, Study
+from fewfed.runs.results import joined_notes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -155,7 +156,7 @@ def _row(study: Study, runs: Sequence[tuple[Planned, Outcome]]) -> Row:
         },
         published=printed,
         difference=ours - printed.mean if printed else None,
-        note="; ".join(dict.fromkeys(outcome.note for outcome in outcomes if outcome.note)),
+        note=joined_notes(outcome.note for outcome in outcomes),
     )
 
 
