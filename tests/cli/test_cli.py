@@ -72,6 +72,7 @@ def test_flags_reach_the_configuration(tmp_path: Path, capsys: Capture, monkeypa
         "batch": "16",
         "optimizer": "sgd",
         "lr": "0.05",
+        "weighting": "uniform",
         "seed": "4",
         "executor": "sequential",
         "network": "mlp",

@@ -95,3 +95,11 @@ def test_ablations_differ_from_flea_in_what_they_are_named_after() -> None:
         "flea, l = 1": {"cut": "stem"},
         "flea, l = 9": {"cut": "block2"},
     }
+
+
+@pytest.mark.parametrize("name", LIBRARY.names())
+def test_clients_weigh_what_they_weigh_in_the_paper(name: str) -> None:
+    """FedFA's Eq. 1 and its released code: all the same, in every method. FLea's Eq. 1 and SEM's Algorithm 1: their
+    rows, as in FedAvg, which FLAIR names without saying otherwise."""
+    expected = "uniform" if name.startswith("fedfa-") else "samples"
+    assert {run.resolved.training.weighting for run in study_of(name).runs} == {expected}

@@ -38,6 +38,7 @@ FLAGS: Mapping[str, Flag] = {
     "batch": Flag(int, "Rows of a local batch."),
     "optimizer": Flag(str, "sgd, adam or adamw."),
     "lr": Flag(float, "Learning rate of the first round."),
+    "weighting": Flag(str, "What clients weigh in means: samples or uniform."),
     "seed": Flag(int, "Seed of everything random."),
     "network": Flag(str, "Network by name; auto = the papers' choice."),
     "start_from": Flag(str, "Folder of a finished run whose model is the first one."),

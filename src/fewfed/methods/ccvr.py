@@ -115,8 +115,8 @@ class Collect(Part[CCVR]):
         features = ctx.net.apply(work, ctx.data.x[rows], stop=self.method.position(ctx.net), train=False)
         labels = ctx.data.y[rows]
         if self.method.form == "features":
-            return Report({"features": features, "labels": labels}, {}, float(ctx.size))
-        return Report(moments(flat_features(features), labels, ctx.task.classes), {}, float(ctx.size))
+            return Report({"features": features, "labels": labels}, {}, ctx.weight)
+        return Report(moments(flat_features(features), labels, ctx.task.classes), {}, ctx.weight)
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         return {**server, "own": combined.values}

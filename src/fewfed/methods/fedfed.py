@@ -117,7 +117,7 @@ class Distil(Part[FedFed]):
         }
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        return Report({"distiller": work}, {}, float(ctx.size))
+        return Report({"distiller": work}, {}, ctx.weight)
 
 
 class Share(Asked[FedFed]):
@@ -132,7 +132,7 @@ class Share(Asked[FedFed]):
         rest = x - decode(net, ctx.shared["vae"], mean, train=False)
         noise = ctx.plan.fixed(ctx.client, "noise on shared parts").normal(len(noises), *x.shape).to(x)
         parts = torch.cat([rest + size * noise[number] for number, size in enumerate(noises)])
-        return Report({"parts": parts, "labels": ctx.data.y.repeat(len(noises))}, {}, float(ctx.size))
+        return Report({"parts": parts, "labels": ctx.data.y.repeat(len(noises))}, {}, ctx.weight)
 
 
 def _part(distiller: Tree, name: str) -> Tree:

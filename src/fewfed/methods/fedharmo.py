@@ -74,7 +74,7 @@ class Amplitudes(Asked[FedHarmo]):
             mean = torch.tensordot(part, amplitude, 1)
         else:
             mean = amplitude.mean(0)
-        return Report({"amplitude": mean}, {}, float(ctx.size))
+        return Report({"amplitude": mean}, {}, ctx.weight)
 
 
 def with_amplitude(x: Tensor, amplitude: Tensor, window: float) -> Tensor:

@@ -128,7 +128,7 @@ class PersonalFedProto(FedProto):
         return tree.clone(ctx.state["model"])
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        return Report(self._class_means(work, ctx), {"model": work}, float(ctx.size))
+        return Report(self._class_means(work, ctx), {"model": work}, ctx.weight)
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         after = super().absorb(server, combined)

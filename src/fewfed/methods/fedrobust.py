@@ -58,4 +58,4 @@ class FedRobust(FedAvg):
     def end(self, work: Tree, ctx: Context) -> Report:
         own = {name: work["params"][name] for name in AFFINE}
         params = {name: value for name, value in work["params"].items() if name not in own}
-        return Report({"model": {"params": params, "buffers": work["buffers"]}}, own, float(ctx.size))
+        return Report({"model": {"params": params, "buffers": work["buffers"]}}, own, ctx.weight)
