@@ -21,7 +21,7 @@ from fewfed.network import Network
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Plan, Random
 from fewfed.task import Task
-from fewfed.training import Weighting
+from fewfed.training import Training, Weighting
 from fewfed.tree import Tree
 
 
@@ -113,6 +113,7 @@ class Setup:
     plan: Plan
     clients: int
     shape: tuple[int, ...]
+    training: Training = field(default_factory=Training)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -211,8 +212,13 @@ class Method(Exchange):
         """The method as a user writes it."""
         return self.name
 
+    @property
+    def layers(self) -> tuple[Method, ...]:
+        """The method and, of a wrapper, everything it is around, outermost first."""
+        return (self,)
+
     def check(self, setup: Setup) -> None:
-        """Raise `ConfigError` where the method does not fit the network or the task."""
+        """Raise `ConfigError` where the method does not fit the network, the task or the training."""
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         """The exchanges of a round."""

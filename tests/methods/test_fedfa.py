@@ -255,6 +255,13 @@ def test_clients_weigh_what_the_training_says() -> None:
     assert training(FedFA()).end(work, dataclasses.replace(ctx, weighting="uniform")).weight == 1.0
 
 
+@pytest.mark.parametrize("inner", ["fedfa", "mixstyle(fedfa)", "sem(fedfa:c)"])
+def test_its_statistics_have_one_name_so_it_is_wrapped_once(inner: str) -> None:
+    job = job_of(f"fedfa({inner})")
+    with pytest.raises(ConfigError, match="FedFA's noise and statistics already"):
+        job.check()
+
+
 def test_vector_features_never_touch_the_deviation() -> None:
     net = networks.build("mlp", (1, 8, 8), 10, seed=0)
     served = run(job_of(FedFA(p=1.0), net=net), rounds=2).server

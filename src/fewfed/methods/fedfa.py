@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fewfed import tree
+from fewfed.errors import ConfigError
 from fewfed.method import Batch, Combined, Context, Differentiate, Preset, Report, Setup
 from fewfed.methods.parts.augmentation import Augmentation, Augmented, inner_batch
 from fewfed.methods.parts.statistics import (
@@ -41,7 +42,7 @@ class FedFA(Augmentation):
     uploaded; gamma is the normalised variance of these between clients, per channel (Eq. 5, 6). Eq. 1
     weighs clients equally, in all methods it compares: the training's `weighting = "uniform"`. Uploads are sums and
     sums of squares of deviations from the broadcast averages, in double precision, so the server needs no single
-    client's statistics. Any method can be wrapped.
+    client's statistics. Any method can be wrapped, once: its statistics have one name.
 
     Deviations: population variances and eps 1e-6 (the paper prints no eps). Averages are carried from round to round
     (`carry`); Algorithm 1 resets them, which turns gamma into a counter of steps where clients differ in size. The
@@ -84,11 +85,13 @@ class FedFA(Augmentation):
 
     def check(self, setup: Setup) -> None:
         super().check(setup)
+        if any(isinstance(method, FedFA) for method in self.inner.layers):
+            raise ConfigError(f"'{self.inner.label}' has FedFA's noise and statistics already: wrap it in 'fedfa' once")
         for stage in self.stages:
             setup.net.position(stage)
 
     def around(self, phase: Phase) -> Phase:
-        if not phase.epochs:
+        if not phase.trains_predictor:
             return super().around(phase)
         if not self.exchanges:
             return dataclasses.replace(phase, does=Noisy(self, phase))
