@@ -31,7 +31,11 @@ from support import context, digits, digits_federation, digits_network, job_of, 
 
 
 @pytest.mark.parametrize(
-    "spec", ["sem(flea)", "fedfa(flea)", "sem(scaffold)", "ccvr(fedntd)", "mixstyle(fedfa(fedprox))"]
+    "spec",
+    [
+        *("sem(flea)", "fedfa(flea)", "sem(scaffold)", "ccvr(fedntd)", "mixstyle(fedfa(fedprox))"),
+        *("sem(fedrobust)", "sem(fedbr)", "sem(fedgen-latent)", "mixup(ccvr(sem(fedavg)))"),
+    ],
 )
 def test_a_composition_runs_and_agrees_on_all_executors(spec: str) -> None:
     job = job_of(spec, digits_federation(8, 16))

@@ -211,7 +211,7 @@ class Observed(Noisy):
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         average, gamma = dict(server["own"]["average"]), dict(server["own"]["gamma"])
         for stage, sums in combined.values[UPLOAD].items():
-            # A phase in which no batch passed the stage in train mode (a generator's, say) says nothing about it.
+            # A phase in which no batch passed the stage in train mode (of heads alone, say) says nothing about it.
             if float(sums["updates"]) > 0:
                 average[stage], gamma[stage] = self._fused(average[stage], sums)
         return {**super().absorb(server, combined), "own": {"average": average, "gamma": gamma}}

@@ -39,7 +39,7 @@ class Scaffold(FedAvg):
         training = setup.training
         if training.optimizer != "sgd" or training.momentum or training.clip:
             raise ConfigError(
-                f"method 'scaffold' reads a client's mean gradient off the way it went, which holds for plain SGD "
+                f"method 'scaffold' takes a control variate from how far a client went, which is right for plain SGD "
                 f"only: expected optimizer = sgd, momentum = 0 and clip = 0, not {training.optimizer}, "
                 f"{training.momentum:g} and {training.clip:g}",
                 key="optimizer",
