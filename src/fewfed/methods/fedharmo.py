@@ -31,7 +31,12 @@ class FedHarmo(FedAvg):
     family = "local objective"
     paper = "Jiang et al., HarmoFL: Harmonizing Local and Global Drifts in Federated Learning, AAAI 2022"
     presets = MappingProxyType(
-        {"released": Preset(training={"optimizer": "adam", "lr": 1e-4, "weight_decay": 1e-4}, note="prostate settings")}
+        {
+            "released": Preset(
+                training={"optimizer": "adam", "lr": 1e-4, "lr_decay": 0.0, "weight_decay": 1e-4},
+                note="prostate settings",
+            )
+        }
     )
     neutral = MappingProxyType({"alpha": 0.0, "normalise": False})
 
