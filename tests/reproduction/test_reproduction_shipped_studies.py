@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fewfed.methods.flea import FLea
 from fewfed.reproduction.library import Library
 
 FOLDER = Path(__file__).parents[2] / "reproduce"
@@ -79,14 +80,23 @@ def test_the_released_log_is_run_with_the_released_code() -> None:
     assert value.mean == best == 70.2
 
 
+@pytest.mark.parametrize("name", [name for name in FLEA if "iclr" in name] + ["flea-table1", "flea-fig11-lambda"])
+def test_each_of_the_two_papers_has_its_own_decorrelation(name: str) -> None:
+    """The ICLR submission prints a trace form (its Eq. 5), the KDD paper distance correlation."""
+    methods = [run.resolved.chosen.method for run in study_of(name).runs]
+    forms = {method.decorrelation for method in methods if isinstance(method, FLea)}
+    assert forms == {"trace" if "iclr" in name else "dcor"}
+
+
 def test_ablations_differ_from_flea_in_what_they_are_named_after() -> None:
     study = study_of("flea-iclr-table8")
     fields = {str(run.at["method"]): dict(run.resolved.values) for run in study.runs}
+    trace = {"decorrelation": "trace"}
     assert fields == {
         "fedmix": {},
-        "flea": {},
-        "flea, lambda = 0.5": {"beta": float("inf")},
-        "flea, lambda1 = 0": {"distil": 0.0},
-        "flea, l = 1": {"cut": "stem"},
-        "flea, l = 9": {"cut": "block2"},
+        "flea": trace,
+        "flea, lambda = 0.5": {**trace, "beta": float("inf")},
+        "flea, lambda1 = 0": {**trace, "distil": 0.0},
+        "flea, l = 1": {**trace, "cut": "stem"},
+        "flea, l = 9": {**trace, "cut": "block2"},
     }
