@@ -175,8 +175,9 @@ def make_split(
     """Hand rows out to clients by `rule`; the same arguments give the same split.
 
     `volume` is the fraction of the rows handed out, chosen at random. `min_size` is the smallest client allowed (1
-    unless the rule has its own; 0 lets clients be empty). `legacy_seed` draws `qua` and `dir` exactly as the released
-    FLea code does. `options` are the finer settings of `dir` and `dirm`; `min_size` wins over the one in there.
+    unless the rule has its own; 0 lets clients be empty); of a natural group `volume` leaves that many rows.
+    `legacy_seed` draws `qua` and `dir` exactly as the released FLea code does. `options` are the finer settings of
+    `dir` and `dirm`; `min_size` wins over the one in there.
     """
     parsed = parse_rule(rule)
     labels = _checked_labels(np.asarray(labels), classes)
@@ -187,7 +188,7 @@ def make_split(
     needed = 1 if chosen.min_size is None else chosen.min_size
     generator = np.random.default_rng(seed)
     if parsed.name in NATURAL:
-        assigned = natural(parsed.name, groups or {}, len(labels), clients, volume, generator)
+        assigned = natural(parsed.name, groups or {}, len(labels), clients, volume, needed, generator)
     else:
         pool = Pool(labels, _volume(len(labels), volume, generator), classes)
         if len(pool) < clients * needed:
