@@ -112,7 +112,8 @@ class Collect(Part[CCVR]):
 
     def end(self, work: Tree, ctx: Context) -> Report:
         rows = self._rows(ctx)
-        features = ctx.net.apply(work, ctx.data.x[rows], stop=self.method.position(ctx.net), train=False)
+        x = self.method.presented(work, ctx.data.x[rows])
+        features = ctx.net.apply(work, x, stop=self.method.position(ctx.net), train=False)
         labels = ctx.data.y[rows]
         if self.method.form == "features":
             return Report({"features": features, "labels": labels}, {}, float(ctx.size))
