@@ -24,8 +24,11 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+# With ALL=yes also the tests marked "thorough": presets that only change numbers, more of the slow faults. CI runs them.
+TIER := $(if $(ALL),,-m "not thorough")
+
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(if $(COVERAGE),--cov --cov-report=term)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(TIER) $(if $(COVERAGE),--cov --cov-report=term)
 
 # Kernels of torch and oneDNN for other processors than this one, and the tests whose numbers could depend on them.
 CPUS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2
@@ -34,7 +37,7 @@ NUMERICAL := tests/methods tests/conformance tests/networks tests/losses tests/t
   optimizer.py round_loop.py second_derivatives.py turn.py)
 
 test-cpus: setup
-	for cpu in $(CPUS); do echo "== $$cpu" && env $$cpu $(BIN)/python -m pytest -n 2 --dist worksteal -q $(NUMERICAL) || exit 1; done
+	for cpu in $(CPUS); do echo "== $$cpu" && env $$cpu $(BIN)/python -m pytest -n 2 --dist worksteal -q $(TIER) $(NUMERICAL) || exit 1; done
 
 # The whole suite under every supported Python that is installed, each in an environment of its own.
 test-pythons:

@@ -21,6 +21,7 @@ from fewfed.network import Network
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Plan, Random
 from fewfed.task import Task
+from fewfed.training import Training, Weighting
 from fewfed.tree import Tree
 
 
@@ -61,6 +62,8 @@ class Context:
     """What the client remembers from its last participation."""
     steps: int = 0
     """Optimiser steps this phase takes."""
+    weighting: Weighting = "samples"
+    """What clients weigh in means, as the training says."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -72,6 +75,11 @@ class Context:
         """How many rows the client has. Constant over a step, but a Python number: not for use in `loss`."""
         return len(self.data)
 
+    @property
+    def weight(self) -> float:
+        """What the client weighs in means: its rows, or the same as everybody. For `end`, not for use in `loss`."""
+        return 1.0 if self.weighting == "uniform" else float(self.size)
+
 
 class Report(NamedTuple):
     """What a client hands over at the end of a phase."""
@@ -81,7 +89,7 @@ class Report(NamedTuple):
     state: Tree
     """What the client remembers; empty unless the phase declares `keeps_state`."""
     weight: float
-    """Its weight in MEAN combinations."""
+    """Its weight in MEAN combinations: `ctx.weight`, unless the method by definition weighs otherwise."""
     metrics: Mapping[str, float] = MappingProxyType({})
     """Named numbers about its work that are no part of the method: noise spent, the site's own accuracy."""
 
@@ -105,6 +113,7 @@ class Setup:
     plan: Plan
     clients: int
     shape: tuple[int, ...]
+    training: Training = field(default_factory=Training)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -158,7 +167,7 @@ class Exchange:
 
     def end(self, work: Tree, ctx: Context) -> Report:
         """What is uploaded and remembered after the local work."""
-        return Report({"model": {"params": work["params"], "buffers": work["buffers"]}}, {}, float(ctx.size))
+        return Report({"model": {"params": work["params"], "buffers": work["buffers"]}}, {}, ctx.weight)
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         """The server after the phase: by default each combined upload replaces the entry of its name."""
@@ -203,8 +212,13 @@ class Method(Exchange):
         """The method as a user writes it."""
         return self.name
 
+    @property
+    def layers(self) -> tuple[Method, ...]:
+        """The method and, of a wrapper, everything it is around, outermost first."""
+        return (self,)
+
     def check(self, setup: Setup) -> None:
-        """Raise `ConfigError` where the method does not fit the network or the task."""
+        """Raise `ConfigError` where the method does not fit the network, the task or the training."""
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         """The exchanges of a round."""

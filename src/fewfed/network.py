@@ -77,6 +77,16 @@ class Network:
             buffers |= {f"{stage}.{key}": value.detach().clone() for key, value in module.named_buffers()}
         return {"params": params, "buffers": buffers}
 
+    def starting_from(self, model: Tree) -> Network:
+        """The same network with other weights to start from, of a model like its own."""
+        modules = {stage: copy.deepcopy(module) for stage, module in self._modules.items()}
+        values = {**model["params"], **model["buffers"]}
+        with torch.no_grad():
+            for stage, module in modules.items():
+                for key, own in (*module.named_parameters(), *module.named_buffers()):
+                    own.copy_(values[f"{stage}.{key}"])
+        return Network(self.name, modules, self.cut)
+
     def to(self, dtype: torch.dtype) -> Network:
         """The same network with weights of another type."""
         if dtype == self.dtype:

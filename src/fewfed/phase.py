@@ -173,6 +173,16 @@ class Phase:
         if not isinstance(self.training, Mapping):
             raise ConfigError(f"phase '{self.name}' has training = {self.training!r}: expected named values")
 
+    @property
+    def trains_on_clients_rows(self) -> bool:
+        """Whether steps are taken in it on rows that clients hold, and not by the server on what it was sent."""
+        return self.epochs > 0 and self.cohort is not Cohort.SERVER
+
+    @property
+    def trains_predictor(self) -> bool:
+        """Whether what is trained in it on clients' rows is the model that predicts, and not a generator beside it."""
+        return self.trains_on_clients_rows and all(each.role is not Role.GENERATOR for each in self.uploads.values())
+
     def _check_uploads(self) -> None:
         if not isinstance(self.uploads, Mapping):
             raise ConfigError(

@@ -53,9 +53,15 @@ class Score:
         rates = [None if math.isnan(rate) else rate for rate in self.per_class]
         found: dict[str, Any] = {"accuracy": self.accuracy, "loss": self.mean_loss, "per_class": rates}
         if self.groups:
-            per_group = {name: part.accuracy for name, part in self.groups.items()}
-            found |= {"per_group": per_group, "accuracy_groups": sum(per_group.values()) / len(per_group)}
+            found["per_group"] = {name: part.accuracy for name, part in self.groups.items()}
+            parts = [part.compared for part in self.groups.values()]
+            found |= {f"{name}_groups": sum(part[name] for part in parts) / len(parts) for name in self.compared}
         return found
+
+    @property
+    def compared(self) -> dict[str, float]:
+        """The numbers that tables compare, by name; their means over groups are reported too."""
+        return {"accuracy": self.accuracy}
 
     @property
     def accuracy(self) -> float:

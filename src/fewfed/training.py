@@ -8,6 +8,8 @@ from typing import Literal
 from fewfed.plan import BatchRule, Sampling
 from fewfed.settings import Stated, setting
 
+Weighting = Literal["samples", "uniform"]
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -34,6 +36,7 @@ class Training(Stated, Optimizer):
     batch: int = setting(32, "rows of a local batch", ge=1)
     batch_rule: BatchRule = setting("fill", "what happens to a short last batch (docs/training)")
     sampling: Sampling = setting("uniform", "how a round's clients are drawn")
+    weighting: Weighting = setting("samples", "what a client weighs in means: its rows, or the same as everybody")
     lr: float = setting(1e-3, "learning rate of the first round", gt=0)
     lr_rule: Literal["geometric", "linear"] = setting("geometric", "shape of the decay over rounds")
     lr_decay: float = setting(0.02, "part of the learning rate lost each round", ge=0, lt=1)

@@ -30,6 +30,10 @@ class Wrapper(Method):
         return f"{self.name}({self.inner.label})"
 
     @property
+    def layers(self) -> tuple[Method, ...]:
+        return (self, *self.inner.layers)
+
+    @property
     def observed(self) -> frozenset[str]:  # type: ignore[override]
         return self.inner.observed
 

@@ -52,9 +52,10 @@ def test_without_json_a_few_lines_and_nothing_else(tmp_path: Path, capsys: Captu
     out = tmp_path / ("a long way " * 8) / "[bold]brackets[/bold]"
     code, text, err = called(capsys, monkeypatch, "run", "fedavg", *SMALL, "--out", str(out))
     assert (code, err) == (0, "")
-    first, second = text.splitlines()
+    first, second, third = text.splitlines()
     assert first.startswith("fedavg (paper) on digits, qua:2, 6 clients, seed 0: best ")
     assert second.endswith(f"folder {out}")
+    assert third.startswith("data: classes on no client, so not used: ")
     result = json.loads((out / "result.json").read_text())
     assert f"best {100 * result['accuracy']['best']:.2f} %, last {100 * result['accuracy']['last']:.2f} %" in first
 
@@ -71,6 +72,7 @@ def test_flags_reach_the_configuration(tmp_path: Path, capsys: Capture, monkeypa
         "batch": "16",
         "optimizer": "sgd",
         "lr": "0.05",
+        "weighting": "uniform",
         "seed": "4",
         "executor": "sequential",
         "network": "mlp",

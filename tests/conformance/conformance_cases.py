@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 
 from engine.exact import differences, without_seconds
@@ -38,8 +39,14 @@ COHORT = 4
 TEST_ROWS = 120
 TRAINING: Mapping[str, Any] = {"epochs": 2, "batch": 8, "lr": 0.003}
 
-EARLY: Mapping[str, Mapping[str, Any]] = {"fedgen": {"start": 1, "steps": 10}}
-"""Settings that let a method show all its phases in a run as short as these."""
+EARLY: Mapping[str, Mapping[str, Any]] = {
+    "ccvr": {"epochs": 4},
+    "ccvr:gaussian": {"epochs": 4, "samples": 100},
+    "fedgen": {"start": 1, "steps": 10, "batch": 32},
+    "fedgen-latent": {"steps": 10, "batch": 32},
+    "flair": {"init_epochs": 2},
+}
+"""Settings that let a method show all its phases in a run as short as these, and do often only a few times."""
 
 
 def every_spec() -> list[str]:
@@ -56,6 +63,12 @@ def every_method() -> list[str]:
     """The same without presets that only change numbers."""
     numbers = {f"{name}:{preset}" for name, cls in registered().items() for preset in cls.presets}
     return [spec for spec in every_spec() if spec not in numbers]
+
+
+def numbers_apart() -> list[Any]:
+    """Each spec as a parameter of a test; presets that only change numbers are for thorough runs."""
+    methods = every_method()
+    return [spec if spec in methods else pytest.param(spec, marks=pytest.mark.thorough) for spec in every_spec()]
 
 
 def _fits(spec: str) -> bool:

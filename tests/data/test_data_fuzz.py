@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import pickle
 import resource
@@ -345,7 +346,7 @@ def test_archives_that_were_changed(folder: Path, archive: tuple[bytes, str]) ->
 VALUE_TEXT = """0 1 2 3 5 10 1000 0.1 0.5 1.5 1e-3 1e-10 1e-300 5e-324 1e3 1e10 1e300 1e308 1e309
 inf nan -1 -inf ٣ 1_0 ² 0x1"""
 VALUES = st.sampled_from([*VALUE_TEXT.split(), "", " 2", "\0", "9" * 30, "9" * 5000])
-RULE_TEXT = "iid qua dir dirm exact size domain subject client DIR"
+RULE_TEXT = "iid qua dir dir-released dirm exact size domain subject client file DIR"
 RULES = st.sampled_from([*RULE_TEXT.split(), "", "z" * 9000])
 WRITTEN = st.builds(lambda name, values: ":".join([name, *values]), RULES, st.lists(VALUES, max_size=3))
 TEXTS = WRITTEN | st.text(max_size=30)
@@ -414,6 +415,29 @@ def test_split_rules(
         assert set(split.order.tolist()) <= set(range(len(labels)))
         assert split.sizes.min() >= (1 if min_size is None else min_size)
         assert split.counts(labels.astype(np.int64), classes).sum() == len(split.order)
+
+
+INDICES = b'{"0": [4, 1], "2": [0, 2, 9], "10": [3], "1": [8, 7]}'
+ENTRIES = st.recursive(
+    st.integers(-2, 12) | st.sampled_from([2**70, 1.0, float("nan"), None, True, "1"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("012ab"), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@fuzzed
+@given(
+    raw=changed(INDICES) | ENTRIES.map(lambda made: json.dumps(made).encode()) | st.binary(max_size=40),
+    clients=st.sampled_from([0, 0, 0, 1, 4]),
+    min_size=st.sampled_from([None, 0, 2]),
+)
+def test_files_of_indices(folder: Path, raw: bytes, clients: int, min_size: int | None) -> None:
+    (folder / "split.json").write_bytes(raw)
+    with survived():
+        split = make_split(f"file:{folder / 'split.json'}", np.arange(10) % 3, 3, clients, 0, min_size=min_size)
+        assert len(np.unique(split.order)) == len(split.order), "no row twice"
+        assert set(split.order.tolist()) <= set(range(10))
+        assert split.sizes.min() >= (1 if min_size is None else min_size)
 
 
 @fuzzed

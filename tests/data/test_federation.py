@@ -105,3 +105,29 @@ def test_generated_clients_are_made_when_asked_for() -> None:
         federation.examples(1_000_000)
     small = GeneratedFederation(3, make, dataset().test, classes=3)
     assert small.union().y.tolist() == [0, 0, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_noise_on_the_test_part_is_a_copy_of_it_under_every_level() -> None:
+    data = dataset(rows=60, width=400)
+    split = split_of(data)
+    noisy = SplitFederation(data, split, noise=0.3, noise_test=True, seed=1)
+    rows, clients = len(data.test), len(split)
+    assert len(noisy.test) == rows * clients
+    assert torch.equal(noisy.test.y, data.test.y.repeat(clients))
+    for client in range(clients):
+        added = noisy.test.x[client * rows : (client + 1) * rows] - data.test.x
+        level = 0.3 * client / (clients - 1)
+        assert float(added.std()) == pytest.approx(level, rel=0.1, abs=1e-7)
+    copies = [noisy.test.x[c * rows : (c + 1) * rows] - data.test.x for c in (clients - 2, clients - 1)]
+    assert abs(float(torch.corrcoef(torch.stack([copy.flatten() for copy in copies]))[0, 1])) < 0.1
+    same = SplitFederation(data, split, noise=0.3, noise_kind="uniform", noise_test=True, seed=1)
+    assert len(same.test) == rows
+    assert float((same.test.x - data.test.x).std()) == pytest.approx(0.3, rel=0.1)
+    assert torch.equal(SplitFederation(data, split, noise=0.0, noise_test=True).test.x, data.test.x)
+
+
+def test_noise_on_the_test_part_of_very_many_clients_is_refused() -> None:
+    data = dataset(rows=300)
+    many = make_split("iid", data.train.y.numpy(), data.classes, 101, seed=0)
+    with pytest.raises(ConfigError, match="for each of 101 clients: expected at most 100"):
+        SplitFederation(data, many, noise=0.1, noise_test=True)

@@ -12,10 +12,12 @@ from fewfed.errors import ConfigError
 COUNTS = np.array([[50, 0], [0, 51]])
 
 
-def test_sparsity_counts_zeros_and_scarcity_includes_fifty() -> None:
+def test_sparsity_counts_zeros_and_scarcity_leaves_fifty_out() -> None:
+    """SEM's authors print 0.30 for their CIFAR-10 file at alpha 0.1: 30 clients with fewer than 50 rows, 31 with 50."""
     assert skew.sparsity(COUNTS) == 0.5
-    assert skew.scarcity(COUNTS) == 0.5
-    assert skew.scarcity(COUNTS, few=51) == 1
+    assert skew.scarcity(COUNTS) == 0
+    assert skew.scarcity(COUNTS, few=51) == 0.5
+    assert skew.scarcity(COUNTS, few=52) == 1
     assert skew.mean_classes(COUNTS) == 1
 
 

@@ -12,6 +12,7 @@ from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
 from fewfed.diagnostics.exposure import Exposure, Pairs, expected_exposure, exposure_curve
 from fewfed.engine.job import Job
+from fewfed.methods.registry import choose
 from support import digits_federation, job_of, run
 
 
@@ -52,6 +53,27 @@ def test_counted_by_hand() -> None:
     seen = {(i, j) for sent, received in itertools.pairwise(cohorts) for i in sent for j in received}
     assert observer.curve[-1] == len(seen) / 100
     assert observer.curve[0] == 0
+
+
+@pytest.mark.parametrize("history", [1, 2, 3, 9])
+def test_rows_that_stay_for_several_rounds_are_counted_with_their_owners(history: int) -> None:
+    """Client k holds rows of class k alone, so that the labels that were broadcast say whose rows were received."""
+    rows = digits_federation().union()
+    federation = GeneratedFederation(
+        10, lambda k: rows.rows(torch.nonzero(rows.y == k).flatten()[: 4 + k]), Examples(rows.x[:1], rows.y[:1]), 10
+    )
+    job = job_of(choose("flea", {"history": history, "share": 0.4}).method, federation, training={"epochs": 1})
+    observer = Exposure()
+    recorded = run(job, rounds=5, cohort=2, observers=[observer])
+    seen: set[tuple[int, int]] = set()
+    counted = []
+    for view in recorded.views:
+        for result in view.phases[:1]:
+            owners = result.shared.get("labels", torch.zeros(0)).unique().tolist()
+            seen |= {(int(owner), client) for owner in owners for client in result.combined.clients}
+        counted.append(len(seen) / 100)
+    assert observer.curve == counted
+    assert exposure_curve(job, cohort=2, rounds=5) == counted
 
 
 def test_a_pool_of_all_is_seen_by_whoever_trains() -> None:

@@ -45,7 +45,7 @@ def device(mode: str, job: Job, homes: SimulatedHomes | None = None) -> Device:
     return Device(job, homes, Options(device="cpu", mode=mode, streams=2, stack=4))  # type: ignore[arg-type]
 
 
-MODES = [("graphs", UNEVEN), ("stacked", UNEVEN), ("stacked", EVEN)]
+MODES = [("graphs", UNEVEN), ("stacked", UNEVEN), pytest.param("stacked", EVEN, marks=pytest.mark.thorough)]
 
 
 SHORTER: dict[str, dict[str, int]] = {

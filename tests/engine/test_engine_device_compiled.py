@@ -71,7 +71,10 @@ def distance_and_events(
 
 
 @pytest.mark.parametrize("mode", ["graphs", "stacked"])
-@pytest.mark.parametrize("name", ["fedavg", "flea", "fedfa", "scaffold", "fedsam"])
+@pytest.mark.parametrize(
+    "name",
+    ["fedavg", "flea", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fedfa", "scaffold", "fedsam"))],
+)
 def test_a_compiled_step_agrees_with_the_reference(name: str, mode: str) -> None:
     assert distance_and_events(choose(name).method, mode)[0] < EXACT
 
@@ -81,7 +84,7 @@ def test_a_step_that_reads_the_clock_is_not_run_with_an_old_rounds_numbers(mode:
     assert distance_and_events(Warming(), mode, rounds=3)[0] < EXACT
 
 
-@pytest.mark.parametrize("name", ["fedavg", "flea", "fedfa"])
+@pytest.mark.parametrize("name", ["fedavg", "flea", pytest.param("fedfa", marks=pytest.mark.thorough)])
 def test_fused_parts_agree_with_the_reference(name: str) -> None:
     # Two layers, whose sizes differ, share what was compiled.
     distance, events = distance_and_events(choose(name).method, "graphs", compiled="parts", net=digits_network())

@@ -277,6 +277,7 @@ def alive() -> int:
     return len({leaf.data_ptr() for leaf in gc.get_objects() if type(leaf) is Tensor and leaf.numel() == WIDTH})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["workers"])  # The others share its homes, and are looked at with fewer clients.
 def test_a_thousand_clients_whose_states_do_not_fit_spill_to_disk_and_come_back(kind: str, tmp_path: Path) -> None:
     job = small_job(Remembers(), MANY)

@@ -211,7 +211,10 @@ def distance_and_events(monkeypatch: pytest.MonkeyPatch, method: str, kernel: No
 
 
 @pytest.mark.skipif(HERE.type != "cpu", reason="the interpreter's place is a machine without a GPU")
-@pytest.mark.parametrize("method", ["fedavg", "flea", "fedntd", "fedmix", "fedsam"])
+@pytest.mark.parametrize(
+    "method",
+    ["fedavg", "flea", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fedntd", "fedmix", "fedsam"))],
+)
 def test_a_run_with_kernels_agrees_with_the_reference(
     monkeypatch: pytest.MonkeyPatch, kernel: NormKernel, method: str
 ) -> None:

@@ -50,7 +50,7 @@ def equal(a: Tree, b: Tree) -> bool:
 def test_no_probability_is_fedavg_bit_for_bit_and_touches_no_statistics() -> None:
     federation = digits_federation(6, [12, 5, 9, 12, 7, 10])
     plain = run(job_of("fedavg", federation), rounds=3).server
-    quiet = run(job_of(FedFA(p=0.0, uniform=False), federation), rounds=3).server
+    quiet = run(job_of(FedFA(p=0.0), federation), rounds=3).server
     assert equal(plain["model"], quiet["inner"]["model"])
     for stage in quiet["own"]["average"].values():
         assert not stage["mean"].any()
@@ -249,10 +249,17 @@ def test_a_second_pass_of_the_same_step_counts_once_and_sees_the_same_noise() ->
     assert [float(own["updates"]) for own in work[KEY].values()] == [1.0, 1.0]
 
 
-def test_clients_weigh_the_same_unless_told_otherwise() -> None:
+def test_clients_weigh_what_the_training_says() -> None:
     ctx, work, _ = ready(FedFA())
-    assert training(FedFA()).end(work, ctx).weight == 1.0
-    assert training(FedFA(uniform=False)).end(work, ctx).weight == ctx.size
+    assert training(FedFA()).end(work, ctx).weight == ctx.size > 1
+    assert training(FedFA()).end(work, dataclasses.replace(ctx, weighting="uniform")).weight == 1.0
+
+
+@pytest.mark.parametrize("inner", ["fedfa", "mixstyle(fedfa)", "sem(fedfa:c)"])
+def test_its_statistics_have_one_name_so_it_is_wrapped_once(inner: str) -> None:
+    job = job_of(f"fedfa({inner})")
+    with pytest.raises(ConfigError, match="FedFA's noise and statistics already"):
+        job.check()
 
 
 def test_vector_features_never_touch_the_deviation() -> None:

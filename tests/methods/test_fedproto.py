@@ -6,14 +6,20 @@ import dataclasses
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from fewfed.data.examples import Examples
+from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.evaluation import Evaluate
+from fewfed.engine.job import Job
+from fewfed.errors import ConfigError
 from fewfed.method import Combined
 from fewfed.methods.fedproto import FedProto, PersonalFedProto
+from fewfed.network import Network
 from fewfed.phase import Clock, Combine
 from fewfed.tasks.classification import Classification
-from support import batch_of, context, digits_federation, job_of, linear_network, run, states
+from fewfed.tree import Tree
+from support import batch_of, context, digits, digits_federation, in_double, job_of, linear_network, run, states
 
 NET = linear_network(torch.eye(2).tolist())
 TASK = Classification(2)
@@ -71,6 +77,55 @@ def test_the_personal_form_exchanges_prototypes_only_and_every_client_keeps_its_
     assert sorted(kept) == list(range(6))
     assert not torch.equal(*(kept[client]["model"]["params"]["head.weight"] for client in range(2)))
     assert ended.metrics[-1]["accuracy_matched"] > ended.metrics[-1]["accuracy"]
+
+
+def nearest(job: Job, model: Tree, prototypes: Tensor, known: Tensor, x: Tensor) -> list[int]:
+    """By brute force: the distance of every row to every prototype there is."""
+    features = job.net.apply(model, x, stop=job.net.penultimate, train=False).flatten(1)
+    found = []
+    for row in features:
+        distances = [float((row - p).square().sum()) for p in prototypes[known > 0]]
+        found.append(int(known.nonzero()[distances.index(min(distances))]))
+    return found
+
+
+@pytest.mark.parametrize("classes", [10, 6])
+def test_the_personal_form_predicts_by_the_nearest_prototype(classes: int) -> None:
+    """In double precision, where no two distances are equal; classes that nobody holds are never predicted."""
+    rows = digits_federation().union()
+    held = rows.rows(torch.nonzero(rows.y < classes).flatten())
+    test = Examples(digits()[1].x[:200], digits()[1].y[:200])
+    federation = GeneratedFederation(4, lambda k: held.rows(torch.arange(k, len(held), 4)), test, 10)
+    job = in_double(job_of("fedproto:personal", federation))
+    ended = run(job, rounds=2, cohort=3, observers=[Evaluate(clients=0)])
+    server, kept = ended.server, states(ended.views[-1].executor, 4)
+    assert server["known"].tolist() == [1.0] * classes + [0.0] * (10 - classes)
+    right = []
+    for client in range(4):
+        state = kept.get(client, job.method.client_init(job.setup))
+        scores = job.net.apply(job.method.predictor(server, state), job.federation.test.x, train=False)
+        expected = nearest(job, state["model"], server["prototypes"], server["known"], job.federation.test.x)
+        assert scores.argmax(1).tolist() == expected
+        assert max(expected) < classes
+        right += [float(a == b) for a, b in zip(expected, test.y.tolist(), strict=True)]
+    assert ended.metrics[-1]["accuracy"] == pytest.approx(sum(right) / len(right), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        nn.Linear(8, 10, bias=False),
+        nn.Sequential(nn.Linear(8, 10), nn.LogSoftmax(1)),
+        nn.Sequential(nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 10)),
+        nn.Sequential(nn.Tanh(), nn.Linear(8, 10)),
+    ],
+)
+def test_a_last_stage_that_is_no_linear_layer_cannot_hold_prototypes(last: nn.Module) -> None:
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8))
+    with pytest.raises(ConfigError, match="one linear layer with bias: stage 'last' of network 'own' is not"):
+        run(job_of("fedproto:personal", net=Network("own", {"body": body, "last": last})), rounds=1)
+    fitting = Network("own", {"body": body, "last": nn.Sequential(nn.Dropout(0.2), nn.Linear(8, 10))})
+    run(job_of("fedproto:personal", net=fitting), rounds=1)
 
 
 def test_the_personal_form_never_receives_the_server_model() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -18,7 +20,7 @@ from fewfed.methods.single import Single
 from fewfed.network import Network
 from fewfed.phase import Clock
 from fewfed.tree import Tree
-from support import digits, digits_federation, job_of, run, same, states, traffic
+from support import digits, digits_federation, in_double, job_of, run, same, states, traffic
 
 
 def perceptron() -> nn.Sequential:
@@ -108,6 +110,28 @@ def test_single_is_plain_training_on_everybodys_rows() -> None:
     module = trained(job, perceptron(), federation.union(), PSEUDO_CLIENT, [0, 1])
     assert_model_is(recorder.server["model"], module)
     assert [metrics["steps"] for metrics in recorder.metrics] == [2 * -(-60 // 8)] * 2
+    assert all(metrics["bytes"] == traffic(0, 0) for metrics in recorder.metrics)
+
+
+def test_sems_single_set_has_one_adam_for_the_whole_run() -> None:
+    """As its authors write it: the optimiser is made before the first round, and never again."""
+    federation = digits_federation(5, 12)
+    job = in_double(small_job("single:sem", federation))
+    job = dataclasses.replace(job, net=Network.of(perceptron().double()))
+    recorder = run(job, rounds=3, cohort=2)
+    module, data = perceptron().double(), job.federation.union()
+    optimizer = torch.optim.Adam(module.parameters())
+    for round in range(3):
+        for rows in job.plan.batches(round, "train", PSEUDO_CLIENT, len(data), job.training.epochs):
+            optimizer.zero_grad()
+            cross_entropy(module(data.x[rows]), data.y[rows]).backward()
+            optimizer.step()
+        model = recorder.views[round].server["model"]
+        for name, value in module.named_parameters():
+            place, rest = name.split(".")
+            assert torch.allclose(model["params"][f"layer{int(place) + 1}.{rest}"], value, rtol=0, atol=1e-9)
+    anew = trained(job, perceptron().double(), data, PSEUDO_CLIENT, [0, 1, 2])
+    assert not torch.allclose(model["params"]["layer5.weight"], anew[4].weight, atol=1e-3)
     assert all(metrics["bytes"] == traffic(0, 0) for metrics in recorder.metrics)
 
 

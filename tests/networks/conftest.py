@@ -20,6 +20,7 @@ SHAPES = {
     "lenet5-tanh": (3, 32, 32),
     "mcmahan-cnn": (1, 12, 16),
     "resnet9": (3, 16, 16),
+    "resnet9-dropout": (3, 16, 16),
     "resnet9-wide": (3, 16, 16),
     "resnet18": (3, 16, 16),
     "resnet18-7x7": (3, 32, 32),

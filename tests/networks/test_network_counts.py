@@ -21,6 +21,7 @@ PUBLISHED = [
     ("mcmahan-cnn", MNIST, 10, 1_663_370),
     ("resnet9", CIFAR, 10, 1_647_242),
     ("resnet9", CIFAR, 100, 1_670_372),
+    ("resnet9-dropout", CIFAR, 10, 1_647_242),
     ("resnet9-wide", CIFAR, 10, 6_575_370),
     ("resnet9-wide", CIFAR, 100, 6_621_540),
     ("resnet18", CIFAR, 10, 11_173_962),

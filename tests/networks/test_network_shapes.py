@@ -183,7 +183,7 @@ def test_every_cut_is_an_early_stage(case) -> None:
 def test_nothing_draws_or_works_in_place(case) -> None:
     for stage in case.network.stages:
         for module in case.network.module(stage).modules():
-            assert not isinstance(module, nn.Dropout | nn.Dropout2d)
+            assert not isinstance(module, nn.Dropout | nn.Dropout2d) or "dropout" in case.network.name
             assert not getattr(module, "inplace", False)
 
 
@@ -254,3 +254,17 @@ def test_lenet5_tanh_against_the_operations_written_out() -> None:
     h = torch.tanh(h @ p["fc2.linear.weight"].T + p["fc2.linear.bias"])
     h = h @ p["head.weight"].T + p["head.bias"]
     torch.testing.assert_close(network.apply(model, x), h, atol=1e-5, rtol=1e-5)
+
+
+def test_resnet9_with_dropout_is_resnet9_but_for_a_fifth_of_the_features_in_training() -> None:
+    net, plain = (networks.build(name, (3, 32, 32), 10, 0) for name in ("resnet9-dropout", "resnet9"))
+    x = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    model, before_head = plain.model(), plain.penultimate
+    kept = plain.apply(model, x, stop=before_head, train=False)
+    assert torch.equal(net.apply(model, x, stop=before_head, train=False), kept)
+    torch.manual_seed(0)
+    dropped = net.apply(net.model(), x, stop=before_head)
+    reference = plain.apply(plain.model(), x, stop=before_head)
+    gone = (dropped == 0) & (reference != 0)
+    assert float(gone.sum() / (reference != 0).sum()) == pytest.approx(0.2, abs=0.02)
+    torch.testing.assert_close(dropped[~gone], reference[~gone] / 0.8)

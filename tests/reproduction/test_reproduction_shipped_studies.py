@@ -57,10 +57,14 @@ def test_every_published_row_belongs_to_exactly_one_setting(name: str, table: st
 
 def test_table_1_is_run_as_the_paper_says() -> None:
     study = study_of("flea-table1")
-    assert len(study.runs) == 18 * 11 * 5
+    released = [run for run in study.runs if run.at["method"] == "flea:official"]
+    assert len(study.runs) - len(released) == 18 * 11 * 5
+    assert {(run.at["data"], run.resolved.training.reset) for run in released} == {("har", "step")}
     cohorts = {run.at["clients"]: run.resolved.experiment.cohort_size(int(run.at["clients"])) for run in study.runs}
     assert cohorts == {500: 50, 1000: 100, 70: 7, 140: 14, 75: 8, 150: 15}
     for run in study.runs:
+        if run in released:
+            continue
         training = run.resolved.training
         assert (run.resolved.experiment.rounds, training.batch, training.epochs) == (100, 32, 5)
         assert (training.optimizer, training.reset) == ("adam", "round")
@@ -72,7 +76,8 @@ def test_table_1_is_run_as_the_paper_says() -> None:
 
 def test_the_released_log_is_run_with_the_released_code() -> None:
     study = study_of("flea-log-har")
-    (run,) = study.runs
+    run, *others = study.runs
+    assert len(others) == 4
     assert run.resolved.chosen.preset == "official"
     assert run.resolved.training.lr_at(49) == pytest.approx(1.18e-4)
     assert run.resolved.training.sampling == "released"
@@ -104,6 +109,14 @@ def test_ablations_differ_from_flea_in_what_they_are_named_after() -> None:
         "flea, l = 1": {**trace, "cut": "stem"},
         "flea, l = 9": {**trace, "cut": "block2"},
     }
+
+
+@pytest.mark.parametrize("name", LIBRARY.names())
+def test_clients_weigh_what_they_weigh_in_the_paper(name: str) -> None:
+    """FedFA's Eq. 1 and its released code: all the same, in every method. FLea's Eq. 1 and SEM's Algorithm 1: their
+    rows, as in FedAvg, which FLAIR names without saying otherwise."""
+    expected = "uniform" if name.startswith("fedfa-") else "samples"
+    assert {run.resolved.training.weighting for run in study_of(name).runs} == {expected}
 
 
 DOMAINNET = [2629, 3283, 3091, 5000, 6081, 2767]

@@ -31,7 +31,12 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> object:
     return chaos.Chaos(tmp_path_factory.mktemp("chaos"), seed=random.randrange(2**31))
 
 
-@pytest.mark.parametrize("fault", chaos.FAULTS)
+OFTEN = ("program killed", "files damaged")
+
+
+@pytest.mark.parametrize(
+    "fault", [fault if fault in OFTEN else pytest.param(fault, marks=pytest.mark.thorough) for fault in chaos.FAULTS]
+)
 def test_a_run_that_is_disturbed_ends_the_same_or_refuses_in_a_sentence(fault: str, cases: object) -> None:
     number = next(number for number in range(10_000) if cases.kind_of(number) == fault)  # type: ignore[attr-defined]
     cases.run(number)  # type: ignore[attr-defined]

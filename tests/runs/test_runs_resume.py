@@ -43,7 +43,7 @@ from run_support import (
 )
 
 ROUNDS = 6
-METHODS = ("fedavg", "flea", "local")
+METHODS = ("fedavg", pytest.param("flea", marks=pytest.mark.thorough), "local")
 
 
 EXECUTORS = {"sequential": "sequential", "workers": Options(stack=1)}
@@ -128,7 +128,7 @@ def _preceded(step: Callable[[], None], original: Callable[..., Any]) -> Callabl
     return both
 
 
-@pytest.mark.parametrize("method", ["flea", "local"])
+@pytest.mark.parametrize("method", [pytest.param("flea", marks=pytest.mark.thorough), "local"])
 def test_a_run_killed_at_each_step_of_writing_ends_bit_for_bit_the_same(
     method: str, tmp_path: Path, reference: Callable[[str, int], Path]
 ) -> None:
@@ -158,7 +158,7 @@ def test_a_run_killed_at_each_step_of_writing_ends_bit_for_bit_the_same(
     assert moment > files_before_the_first_round + 2 * files_of_a_round + files_at_the_end
 
 
-@pytest.mark.parametrize("method", ["flea", "local"])
+@pytest.mark.parametrize("method", [pytest.param("flea", marks=pytest.mark.thorough), "local"])
 def test_a_disk_that_is_full_at_any_write_keeps_the_previous_checkpoint(
     method: str, tmp_path: Path, reference: Callable[[str, int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from fewfed.engine.executors.workers.options import Options
 from fewfed.engine.job import Job
 from fewfed.engine.scoring import evaluation_rows
 from fewfed.errors import ConfigError
-from fewfed.losses import mix
+from fewfed.losses import mix, one_hot
 from fewfed.method import Batch
 from fewfed.methods.parts.augmentation import MixedLabels
 from fewfed.methods.registry import choose, registered
@@ -314,3 +314,25 @@ def test_the_command_refuses_a_method_with_class_labels(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="method 'flea' needs class labels"):
         run_experiment("flea", DOMAINS, data=dataset(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_groups_are_averaged_by_both_dices() -> None:
+    """Two sites of two and one images, against the Dice of each image and class by hand."""
+    truth = torch.tensor([[[0, 1], [1, 1]], [[0, 0], [0, 1]], [[1, 1], [0, 0]]])
+    said = torch.tensor([[[0, 1], [0, 1]], [[0, 0], [1, 1]], [[1, 0], [0, 0]]])
+    task = Segmentation(2)
+
+    def score(rows: list[int]) -> Score:
+        return task.score(20.0 * one_hot(said[rows], 2).movedim(-1, 1).float(), truth[rows])
+
+    def by_hand(row: int, label: int) -> float:
+        a, b = (said[row] == label), (truth[row] == label)
+        return float(2 * (a & b).sum() / (a.sum() + b.sum()))
+
+    whole = replace(score([0, 1, 2]), groups={"near": score([0, 1]), "far": score([2])})
+    both = {row: (by_hand(row, 0) + by_hand(row, 1)) / 2 for row in range(3)}
+    found = whole.metrics()
+    assert found["dice_with_background_groups"] == pytest.approx(((both[0] + both[1]) / 2 + both[2]) / 2, abs=1e-4)
+    foreground = ((by_hand(0, 1) + by_hand(1, 1)) / 2 + by_hand(2, 1)) / 2
+    assert found["accuracy_groups"] == pytest.approx(foreground, abs=1e-4)
+    assert found["dice_with_background"] == pytest.approx(sum(both.values()) / 3, abs=1e-4)

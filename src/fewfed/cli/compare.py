@@ -25,7 +25,7 @@ from fewfed.runs.experiment import accepts, known_fields, resolve
 from fewfed.runs.identity import refuse_other_runs
 from fewfed.runs.naming import DEFAULT_OUT
 from fewfed.runs.prepare import prepare
-from fewfed.runs.results import Result
+from fewfed.runs.results import Result, joined_notes
 
 _PARTS = ("experiment", "training", "data_options")
 
@@ -128,8 +128,8 @@ def _show_comparison(results: list[tuple[str, Result]], root: Path, plot: bool) 
     title = f"{first.data}, {first.split}, {first.clients} clients, {first.rounds} rounds"
     storage.write(root / "table.csv", to_csv(table).encode())
     out.print(rich_table(table, title))
-    if first.note:
-        say(f"data: {first.note}")
+    if notes := joined_notes(result.note for _, result in results):
+        say(f"data: {notes}")
     say(f"runs and table.csv: {root}")
     if plot:
         folders: dict[str, list[Path]] = {}

@@ -30,7 +30,7 @@ class Flag:
 
 FLAGS: Mapping[str, Flag] = {
     "data": Flag(str, "Data set by name, or a path to your own."),
-    "split": Flag(str, "iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject..."),
+    "split": Flag(str, "iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject, file:PATH..."),
     "clients": Flag(int, "Number of clients; 0 = all of a natural split."),
     "cohort": Flag(float, "Clients a round: fraction below 1, or a count."),
     "rounds": Flag(int, "Rounds."),
@@ -38,8 +38,10 @@ FLAGS: Mapping[str, Flag] = {
     "batch": Flag(int, "Rows of a local batch."),
     "optimizer": Flag(str, "sgd, adam or adamw."),
     "lr": Flag(float, "Learning rate of the first round."),
+    "weighting": Flag(str, "What clients weigh in means: samples or uniform."),
     "seed": Flag(int, "Seed of everything random."),
     "network": Flag(str, "Network by name; auto = the papers' choice."),
+    "start_from": Flag(str, "Folder of a finished run whose model is the first one."),
     "executor": Flag(str, "auto, sequential, workers or cuda."),
     "precision": Flag(str, "cuda: float32, tf32 or bf16.", "cuda.precision"),
     "exact": Flag(bool, "No choices by timing, which change how numbers round."),
@@ -98,7 +100,7 @@ def gather(config: Path | None, sets: list[str] | None, flags: Mapping[str, Any]
 
 
 def _parameter(name: str, flag: Flag) -> inspect.Parameter:
-    hint = Annotated[flag.kind | None, typer.Option(f"--{name}", help=flag.help)]  # type: ignore[name-defined]
+    hint = Annotated[flag.kind | None, typer.Option(f"--{name.replace('_', '-')}", help=flag.help)]  # type: ignore[name-defined]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
 
 

@@ -20,20 +20,16 @@ from fewfed.reproduction.choice import chosen_runs
 from fewfed.reproduction.comparison import as_json as row_as_json
 from fewfed.reproduction.comparison import compared, curve_checks, rich_table, to_csv
 from fewfed.reproduction.curve import CurveCheck
+from fewfed.reproduction.kept import FOLDER, Kept
 from fewfed.reproduction.library import Library
-from fewfed.reproduction.progress import (
-    in_reading_order,
-    is_finished,
-    missing_data,
-    refuse_other_settings,
-    rounds_done,
-    with_rounds,
-)
+from fewfed.reproduction.outcome import Outcome
+from fewfed.reproduction.page import page as make_page
+from fewfed.reproduction.progress import is_finished, missing_data, rounds_done, with_rounds
+from fewfed.reproduction.session import Session
 from fewfed.reproduction.study import Planned, Study
-from fewfed.runs.cells import Cell, Update, run_cells
+from fewfed.runs.cells import Cell, Update
 from fewfed.runs.executors import packing_for
 from fewfed.runs.naming import DEFAULT_OUT
-from fewfed.runs.results import Result
 
 
 def reproduce(
@@ -44,6 +40,16 @@ def reproduce(
     show: Annotated[bool, typer.Option("--list", help="Show the cells and run nothing.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Runs at once; 0 = what the machine has room for.")] = 0,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Other than the paper's, for a trial.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep a record of each finished cell in reproduce/results.")
+    ] = False,
+    from_kept: Annotated[bool, typer.Option("--from-kept", help="Show kept records; run nothing.")] = False,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", min=0, help="Run the next unfinished cells for so long, and keep them.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="Write a Markdown page of all tables from kept records, and stop.")
+    ] = None,
     folder: opt.Out = None,
     source: Annotated[Path | None, typer.Option("--from", help="The folder 'reproduce' of a clone.")] = None,
     as_json: opt.AsJson = False,
@@ -53,51 +59,92 @@ def reproduce(
     Finished cells are kept and unfinished ones continued: the same command goes on where it was stopped.
     """
     library = Library.at(source)
+    kept = Kept(library.folder / FOLDER)
+    for_table = keep or from_kept or minutes is not None
     if name is None:
-        if cells or show:
+        if cells or show or for_table:
             raise ConfigError("which table or figure? 'fewfed reproduce' alone shows their names")
-        _show_names(library, as_json)
+        _all_studies(library, kept, page, as_json)
         return
+    if page is not None:
+        raise ConfigError("--page shows all tables: leave the name out")
+    if rounds is not None and for_table:
+        raise ConfigError("--rounds is for a trial, which is no cell of the table: leave --keep and the like out")
     study = library.study(name)
     runs = [with_rounds(run, rounds) for run in chosen_runs(study, cells)]
     # A trial with fewer rounds must not stand in the way of the real thing.
     root = folder or DEFAULT_OUT / "reproduce" / (name if rounds is None else f"{name}-{rounds}-rounds")
-    missing = missing_data(runs)
     if show:
-        _show_cells(study, runs, root, missing, as_json)
-        return
-    at_hand = [run for run in runs if run.resolved.experiment.data not in missing]
+        _show_cells(study, runs, root, missing_data(runs), as_json)
+    elif from_kept:
+        _report(study, _kept_cells(kept, study, runs), root, as_json, {}, {})
+    else:
+        at_hand, missing = _at_hand(runs)
+        session = Session(study, at_hand, root, kept if for_table else None)
+        endings = _run(session, jobs, minutes)
+        failed = {update.cell.name: update.error for update in endings if update.error}
+        _report(study, session.finished(), root, as_json, missing, failed)
+        if error := failed_runs(endings, "cells"):
+            raise error
+
+
+def _all_studies(library: Library, kept: Kept, page: Path | None, as_json: bool) -> None:
+    if page is None:
+        _show_names(library, as_json)
+    else:
+        storage.write(page, make_page(library, kept).encode())
+        say(f"written: {page}")
+
+
+def _kept_cells(kept: Kept, study: Study, runs: Sequence[Planned]) -> list[tuple[Planned, Outcome]]:
+    records = kept.fitting(study)
+    _tell_stale(kept, study)
+    finished = [(run, records[run.name].outcome) for run in runs if run.name in records]
+    if not finished:
+        raise DataError(f"none of these cells is kept in '{kept.folder}': run some with --keep or --minutes")
+    return finished
+
+
+def _at_hand(runs: Sequence[Planned]) -> tuple[list[Planned], dict[str, str]]:
+    """Runs whose data is on this machine, and what is missing for the others."""
+    missing = missing_data(runs)
     for data, obtain in missing.items():
         left_out = sum(run.resolved.experiment.data == data for run in runs)
         warn(f"left out: {left_out} cells, because data '{data}' is not on this machine: {obtain}")
+    at_hand = [run for run in runs if run.resolved.experiment.data not in missing]
     if not at_hand:
         raise DataError(f"none of the {len(runs)} cells can be run: {', '.join(missing)} not on this machine")
-    finished, endings = _run(at_hand, root, jobs)
-    failed = {update.cell.name: update.error for update in endings if update.error}
-    _report(study, finished, root, as_json, missing, failed)
-    if error := failed_runs(endings, "cells"):
-        raise error
+    return at_hand, missing
 
 
-def _run(runs: Sequence[Planned], root: Path, jobs: int) -> tuple[list[tuple[Planned, Result]], list[Update]]:
-    by_name = {run.name: run for run in runs}
-    cells: list[Cell] = in_reading_order([run.cell(root) for run in runs])
-    refuse_other_settings(cells)
+def _run(session: Session, jobs: int, minutes: float | None) -> list[Update]:
+    cells = session.cells(minutes)
+    if not cells:
+        say("all of these cells are finished")
+        return []
     with progress() as bar:
         longest = max(cell.resolved.experiment.rounds for cell in cells)
         report = cell_reporter(bar, len(cells), longest)
         packing = packing_for(jobs)
-        endings = run_cells(cells, packing, report, explained_in_run)
+        endings = session.work(cells, packing, report, explained_in_run, minutes)
     if packing.why:
         say(packing.why)
-    results = {update.cell.name: update.result for update in endings if update.result is not None}
-    finished = [(run, results[name]) for name, run in by_name.items() if name in results]
-    return finished, endings
+    if session.kept is not None:
+        _tell_stale(session.kept, session.study)
+    if len(endings) < len(cells):
+        say(f"{len(cells) - len(endings)} cells are left; the same command goes on with them")
+    return endings
+
+
+def _tell_stale(kept: Kept, study: Study) -> None:
+    stale = len(kept.of(study)) - len(kept.fitting(study))
+    if stale:
+        warn(f"{stale} kept records of {study.name} were made with other settings than it has now: they do not count")
 
 
 def _report(
     study: Study,
-    finished: Sequence[tuple[Planned, Result]],
+    finished: Sequence[tuple[Planned, Outcome]],
     root: Path,
     as_json: bool,
     missing: dict[str, str],
@@ -110,7 +157,7 @@ def _report(
         out.print(rich_table(study, rows))
         if checks:
             out.print(_curve_table(checks))
-        for data, note in {str(row.at["data"]): row.note for row in rows if row.note}.items():
+        for data, note in dict.fromkeys((str(row.at["data"]), row.note) for row in rows if row.note):
             say(f"data {data}: {note}")
         if study.note:
             say(f"note: {study.note}")

@@ -43,7 +43,7 @@ def show_split(
         f"{manifest['clients']} clients, {manifest['rows']} rows"
     )
     say(f"sparsity {manifest['sparsity']:.3f} (empty client-class pairs), scarcity {manifest['scarcity']:.3f} "
-              f"(clients with at most 50 rows), {manifest['mean_classes']:.2f} classes a client")  # fmt: skip
+              f"(clients with fewer than 50 rows), {manifest['mean_classes']:.2f} classes a client")  # fmt: skip
     say(
         f"client sizes: smallest {sizes['smallest']}, median {sizes['median']:g}, mean {sizes['mean']:.1f}, "
         f"largest {sizes['largest']}"

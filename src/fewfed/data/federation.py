@@ -63,12 +63,18 @@ class Federation(Protocol):
         ...
 
 
+MOST_TEST_COPIES = 100
+TEST_NOISE = 1 << 31
+"""What sets the noise on the test part apart from that of any client."""
+
+
 class SplitFederation:
     """Clients cut out of a data set; their tensors are gathered when asked for, never held twice.
 
     `noise` adds Gaussian noise to the training inputs, in the units of the data: `graded` rises from none on client 0
     to standard deviation `noise` on the last client (fedfa-sem-flair 3.6), `uniform` is the same everywhere. A client's
-    noise is the same every time. The test rows stay clean.
+    noise is the same every time. The test rows stay clean, or with `noise_test` come once under every client's level
+    (NIID-Bench).
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class SplitFederation:
         *,
         noise: float = 0.0,
         noise_kind: Literal["graded", "uniform"] = "graded",
+        noise_test: bool = False,
         seed: int = 0,
     ) -> None:
         if not 0 <= noise < float("inf"):
@@ -102,6 +109,22 @@ class SplitFederation:
         self._noise = noise
         self._noise_kind = noise_kind
         self._seed = seed
+        if noise_test and noise > 0:
+            self._add_noise_to_test()
+
+    def _add_noise_to_test(self) -> None:
+        levels = (
+            [self.noise_level(client) for client in range(len(self))] if self._noise_kind == "graded" else [self._noise]
+        )
+        if len(levels) > MOST_TEST_COPIES:
+            raise ConfigError(
+                f"noise_test makes a copy of the test part for each of {len(levels)} clients: expected at most "
+                f"{MOST_TEST_COPIES}, or noise_kind = 'uniform'"
+            )
+        clean = self.test
+        seeds = [_noise_seed(self._seed, TEST_NOISE, number) for number in range(len(levels))]
+        self.test = _joined([_noisy(clean, level, seed) for level, seed in zip(levels, seeds, strict=True)])
+        self.test_groups = {name: inside.repeat(len(levels)) for name, inside in self.test_groups.items()}
 
     def __len__(self) -> int:
         return len(self.split)
@@ -111,12 +134,7 @@ class SplitFederation:
 
     def examples(self, client: int) -> Examples:
         clean = self.dataset.train.rows(self._rows(client))
-        deviation = self.noise_level(client)
-        if deviation == 0:
-            return clean
-        generator = torch.Generator().manual_seed(_noise_seed(self._seed, client))
-        noise = torch.randn(clean.x.shape, generator=generator, dtype=clean.x.dtype)
-        return Examples(clean.x + deviation * noise.to(clean.x.device), clean.y)
+        return _noisy(clean, self.noise_level(client), _noise_seed(self._seed, client))
 
     def counts(self, client: int) -> Tensor:
         if not self.classes:
@@ -213,5 +231,13 @@ def _joined(parts: list[Examples]) -> Examples:
     return Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
 
 
-def _noise_seed(seed: int, client: int) -> int:
-    return int(np.random.SeedSequence([seed, client]).generate_state(1, np.uint32)[0])
+def _noisy(clean: Examples, deviation: float, seed: int) -> Examples:
+    if deviation == 0:
+        return clean
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(clean.x.shape, generator=generator, dtype=clean.x.dtype)
+    return Examples(clean.x + deviation * noise.to(clean.x.device), clean.y)
+
+
+def _noise_seed(*key: int) -> int:
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint32)[0])

@@ -28,8 +28,8 @@ def sparsity(counts: np.ndarray) -> float:
 
 
 def scarcity(counts: np.ndarray, few: int = 50) -> float:
-    """Fraction of clients with at most `few` rows."""
-    return float((np.asarray(counts).sum(1) <= few).mean())
+    """Fraction of clients with fewer than `few` rows: what SEM prints, by its authors' index files."""
+    return float((np.asarray(counts).sum(1) < few).mean())
 
 
 def size_summary(counts: np.ndarray) -> SizeSummary:

@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fewfed.data.split_dirichlet import (
 )
 from fewfed.data.split_draws import Draws, LegacyDraws, ModernDraws
 from fewfed.data.split_exact import exact
+from fewfed.data.split_file import from_file
 from fewfed.data.split_pool import Assigned, Flat, Pool
 from fewfed.data.split_rules import even, natural, quantity, size_skew
 from fewfed.errors import ConfigError, DataError, did_you_mean
@@ -30,14 +32,17 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "iid": (),
     "qua": ("Q",),
     "dir": ("MU",),
+    "dir-released": ("MU",),
     "dirm": ("MU",),
     "exact": ("N", "Q"),
     "size": ("BETA",),
     "domain": (),
     "subject": (),
     "client": (),
+    "file": ("PATH",),
 }
-"""Every rule and the names of its parameters: N and Q are whole numbers, MU and BETA are positive numbers."""
+"""Every rule and the names of its parameters: N and Q are whole numbers, MU and BETA are positive numbers, and PATH is
+everything behind the first colon."""
 
 MOST_WHOLE = 1 << 31
 SMALLEST, LARGEST = 1e-6, 1e6
@@ -49,7 +54,9 @@ SHOWN = 60
 """Letters of a rule that an error repeats."""
 
 NATURAL = ("domain", "subject", "client")
-BY_CLASS = ("qua", "dir", "dirm", "exact")
+FILE = "file"
+RELEASED = "dir-released"
+BY_CLASS = ("qua", "dir", "dir-released", "dirm", "exact")
 WHOLE = ("N", "Q")
 
 _CLIENTS_AT_ONCE = 1 << 15
@@ -62,6 +69,8 @@ class Rule:
 
     name: str
     values: tuple[float, ...]
+    path: Path | None = None
+    """The file of the rule `file`."""
 
     def whole(self, position: int) -> int:
         return int(self.values[position])
@@ -152,6 +161,8 @@ def parse_rule(text: str) -> Rule:
         raise ConfigError(did_you_mean("split rule", _shown(name), RULES))
     parameters = RULES[name]
     usage = ":".join((name, *parameters))
+    if name == FILE and any(values):
+        return Rule(name, (), Path(text.removeprefix(f"{FILE}:")))
     if len(values) != len(parameters):
         raise ConfigError(
             f"split '{_shown(text)}' has {len(values)} parameters: expected {len(parameters)}, written '{usage}'"
@@ -178,16 +189,21 @@ def make_split(
     unless the rule has its own; 0 lets clients be empty); of a natural group `volume` leaves that many rows.
     `legacy_seed` draws `qua` and `dir` exactly as the released FLea code does. `options` are the finer settings of
     `dir` and `dirm`; `min_size` wins over the one in there.
+    `dir-released` is `dir` with `released_options`, which must be given.
     """
     parsed = parse_rule(rule)
     labels = _checked_labels(np.asarray(labels), classes)
     _check(parsed, clients, seed, volume, min_size, legacy_seed)
+    if parsed.name == RELEASED and options is None:
+        raise ConfigError(f"split '{rule}' depends on the data: expected options, as released_options() makes them")
     chosen = options or DirichletOptions()
     if min_size is not None:
         chosen = dataclasses.replace(chosen, min_size=min_size)
     needed = 1 if chosen.min_size is None else chosen.min_size
     generator = np.random.default_rng(seed)
-    if parsed.name in NATURAL:
+    if parsed.path is not None:
+        assigned = from_file(parsed.path, len(labels), clients, needed)
+    elif parsed.name in NATURAL:
         assigned = natural(parsed.name, groups or {}, len(labels), clients, volume, needed, generator)
     else:
         pool = Pool(labels, _volume(len(labels), volume, generator), classes)
@@ -242,7 +258,7 @@ def _assign(
             return even(pool, clients, generator)
         case "qua":
             return quantity(pool, clients, draws, rule.whole(0))
-        case "dir":
+        case "dir" | "dir-released":
             # Files are often sorted by subject; slices by class must not inherit that unless they replay a release.
             mixed = pool if draws.replays or options.slice_by == "order" else pool.shuffled(generator)
             return balanced_dirichlet(mixed, clients, draws, rule.values[0], options)
@@ -291,14 +307,16 @@ def _check(
     min_size: int | None,
     legacy_seed: int | None,
 ) -> None:
-    if clients < (0 if rule.name in NATURAL else 1):
+    if clients < (0 if rule.name in (*NATURAL, FILE) else 1):
         raise ConfigError(
-            f"clients = {clients}: expected at least 1, or 0 with a natural group to take all", key="clients"
+            f"clients = {clients}: expected at least 1, or 0 with a natural group or a file to take all", key="clients"
         )
     if seed < 0:
         raise ConfigError(f"seed = {seed}: expected 0 or more", key="seed")
     if not 0 < volume <= 1:
         raise ConfigError(f"volume = {volume}: expected above 0 and at most 1", key="volume")
+    if rule.name == FILE and volume != 1:
+        raise ConfigError(f"volume = {volume}: a split from a file says itself which rows are given out", key="volume")
     if min_size is not None and min_size < 0:
         raise ConfigError(f"min_size = {min_size}: expected 0 or more", key="min_size")
     if legacy_seed is not None and rule.name not in ("qua", "dir"):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from fewfed import tree
 from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.job import PSEUDO_CLIENT, Job, members_of
-from fewfed.engine.loop import RoundView, run_rounds
+from fewfed.engine.loop import PhaseResult, RoundView, run_rounds
 from fewfed.phase import Clock, Combine, Phase
+from fewfed.tree import Tree
 
 
 class Pairs:
@@ -34,18 +36,50 @@ class Pairs:
 
 
 class _Flow:
-    """Follows rows from the clients that upload them, over the server, to those that receive them."""
+    """Follows rows from the clients that upload them, over the server, to those that receive them.
+
+    A server may keep the rows of several uploads under one name, the newest first to stay: how many of the last ones a
+    broadcast holds is told by its number of rows, or beforehand.
+    """
 
     def __init__(self, clients: int) -> None:
         self.pairs = Pairs(clients)
-        self._origin: dict[str, tuple[int, ...]] = {}
+        self._uploads: dict[str, list[_Uploaded]] = {}
 
-    def phase(self, uploads: Iterable[str], broadcast: Iterable[str], members: Iterable[int]) -> None:
-        taking_part = tuple(client for client in members if client != PSEUDO_CLIENT)
-        for name in broadcast:
-            if name in self._origin:
-                self.pairs.deliver(self._origin[name], taking_part)
-        self._origin |= {name: taking_part for name in uploads if taking_part}
+    def receive(self, name: str, members: Iterable[int], last: int) -> None:
+        """Members receive the rows of the last uploads under a name."""
+        here = _clients(members)
+        for uploaded in self._uploads.get(name, [])[-last:] if last else []:
+            self.pairs.deliver(uploaded.clients, here)
+
+    def send(self, name: str, members: Iterable[int], rows: int = 0) -> None:
+        """Members upload so many rows under a name."""
+        if here := _clients(members):
+            self._uploads.setdefault(name, []).append(_Uploaded(here, rows))
+
+    def held(self, name: str, rows: int) -> int:
+        """How many of the last uploads under a name so many rows are."""
+        known, held = self._uploads.get(name, []), 0
+        while rows > 0 and held < len(known):
+            held += 1
+            rows -= known[-held].rows
+        return held
+
+    def sent(self, name: str) -> int:
+        """How many uploads there were under a name."""
+        return len(self._uploads.get(name, []))
+
+
+@dataclass(frozen=True)
+class _Uploaded:
+    """One upload: whose rows, and how many."""
+
+    clients: tuple[int, ...]
+    rows: int
+
+
+def _clients(members: Iterable[int]) -> tuple[int, ...]:
+    return tuple(client for client in members if client != PSEUDO_CLIENT)
 
 
 @dataclass
@@ -53,7 +87,8 @@ class Exposure:
     """The observer: `curve` has the exposure after every round, a round's metrics have it as `exposure`.
 
     It reads what phases declare and what was broadcast: rows that are concatenated on the server and come back under
-    their name have been seen by whoever received them. A run that is taken up again counts from there.
+    their name have been seen by whoever received them, those of earlier rounds too where the server keeps them. A run
+    that is taken up again counts from there.
     """
 
     curve: list[float] = field(default_factory=list)
@@ -62,7 +97,7 @@ class Exposure:
     def after_round(self, view: RoundView) -> None:
         self._flow = self._flow or _Flow(len(view.job.federation))
         for result in view.phases:
-            self._flow.phase(rows_of(result.phase), result.shared, result.combined.clients)
+            _follow(self._flow, result)
         self.curve.append(self._flow.pairs.fraction)
         view.record.add({"exposure": self.curve[-1]})
 
@@ -70,16 +105,21 @@ class Exposure:
 def exposure_curve(job: Job, cohort: int, rounds: int) -> list[float]:
     """The exposure after every round of a run that need not be made: cohorts are known beforehand.
 
-    What a phase broadcasts is learnt from two short rounds with one client; nobody is assumed to fail.
+    What a phase broadcasts, and of how many rounds, is learnt from short rounds with one client; nobody is assumed to
+    fail.
     """
-    broadcasts = _broadcasts(job)
+    broadcasts = _broadcasts(job, rounds)
     clients = len(job.federation)
     flow = _Flow(clients)
     curve = []
     for number in range(rounds):
         drawn = job.plan.cohort(number, clients, cohort)
         for phase in job.method.phases(Clock(number, rounds, job.training.epochs)):
-            flow.phase(rows_of(phase), broadcasts.get(phase.name, ()), members_of(phase, drawn, clients))
+            members = members_of(phase, drawn, clients)
+            for name, last in broadcasts.get(phase.name, {}).items():
+                flow.receive(name, members, last)
+            for name in rows_of(phase):
+                flow.send(name, members)
         curve.append(flow.pairs.fraction)
     return curve
 
@@ -94,17 +134,50 @@ def rows_of(phase: Phase) -> list[str]:
     return [name for name, upload in phase.uploads.items() if upload.rows and upload.combine is Combine.CONCAT]
 
 
-def _broadcasts(job: Job) -> dict[str, tuple[str, ...]]:
-    @dataclass
-    class Watch:
-        names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+def _follow(flow: _Flow, result: PhaseResult) -> dict[str, int]:
+    """Let one phase's rows flow; how many of the last uploads each name that was broadcast held."""
+    held = {}
+    for name, value in result.shared.items():
+        if last := flow.held(name, _rows_in(value)):
+            flow.receive(name, result.combined.clients, last)
+            held[name] = last
+    for name in rows_of(result.phase):
+        flow.send(name, result.combined.clients, _rows_in(result.combined.values.get(name, {})))
+    return held
 
-        def after_round(self, view: RoundView) -> None:
-            for result in view.phases:
-                known = self.names.get(result.phase.name, ())
-                self.names[result.phase.name] = tuple(dict.fromkeys((*known, *result.shared)))
 
-    watch = Watch()
+def _rows_in(value: Tree) -> int:
+    """Rows of an entry of a tree; every leaf of it has as many."""
+    return next((len(leaf) for _, leaf in tree.leaves({"": value}) if leaf.dim()), 0)
+
+
+def _broadcasts(job: Job, rounds: int) -> Mapping[str, Mapping[str, int]]:
+    """For every phase, the names that are broadcast and how many of the last uploads they hold."""
     short = dataclasses.replace(job, training=dataclasses.replace(job.training, epochs=1))
-    run_rounds(short, Sequential(short), [watch], rounds=2, cohort=1)
-    return watch.names
+    tried = 3
+    while True:
+        watch = _Watch(_Flow(len(job.federation)))
+        run_rounds(short, Sequential(short), [watch], rounds=tried, cohort=1)
+        if tried >= rounds or not watch.grows:
+            return watch.held
+        tried = min(2 * tried, rounds)
+
+
+@dataclass
+class _Watch:
+    """Notes what phases broadcast."""
+
+    flow: _Flow
+    held: dict[str, dict[str, int]] = field(default_factory=dict)
+    grows: bool = False
+    """Whether a broadcast still held everything there ever was, and more came."""
+
+    def after_round(self, view: RoundView) -> None:
+        self.grows = False
+        for result in view.phases:
+            whole = {name: self.flow.sent(name) for name in result.shared}
+            found = _follow(self.flow, result)
+            known = self.held.setdefault(result.phase.name, {})
+            known |= {name: max(last, known.get(name, 0)) for name, last in found.items()}
+            uploaded = {name for after in view.phases for name in rows_of(after.phase)}
+            self.grows |= any(last == whole[name] and name in uploaded for name, last in found.items())

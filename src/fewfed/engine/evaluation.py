@@ -48,16 +48,18 @@ class Evaluate:
             view.record.add({"accuracy_matched": _mean(matched)})
         own = _own_groups(scores, job.federation.client_groups)
         if own:
-            view.record.add({"per_group": own, "accuracy_own_group": _mean(list(own.values()))})
+            means = _mean([score.compared for score in own.values()])
+            view.record.add({"per_group": {name: score.accuracy for name, score in own.items()}})
+            view.record.add({f"{name}_own_group": mean for name, mean in means.items()})
         view.record.add({"evaluated_clients": len(scores)})
 
 
-def _own_groups(scores: Mapping[int, Score], client_groups: Sequence[str]) -> dict[str, float]:
-    """The accuracy of each client's model on the test rows of the client's own group."""
+def _own_groups(scores: Mapping[int, Score], client_groups: Sequence[str]) -> dict[str, Score]:
+    """The score of each client's model on the test rows of the client's own group."""
     if not client_groups:
         return {}
     named = {client_groups[client]: score.groups for client, score in scores.items()}
-    return {name: groups[name].accuracy for name, groups in named.items() if name in groups}
+    return {name: groups[name] for name, groups in named.items() if name in groups}
 
 
 def _mean(values: Sequence[Any]) -> Any:

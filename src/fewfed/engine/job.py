@@ -33,10 +33,10 @@ class Job:
     @property
     def setup(self) -> Setup:
         plan = dataclasses.replace(self.plan, dtype=self.net.dtype)
-        return Setup(self.net, self.task, plan, len(self.federation), tuple(self.federation.shape))
+        return Setup(self.net, self.task, plan, len(self.federation), tuple(self.federation.shape), self.training)
 
     def check(self) -> None:
-        """Raise `ConfigError` where the method does not fit the task or the network."""
+        """Raise `ConfigError` where the method does not fit the task, the network or the training."""
         if self.method.needs_classes and not self.task.classes:
             raise ConfigError(
                 f"method '{self.method.label}' needs class labels: expected a classification task, not "

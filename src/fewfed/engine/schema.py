@@ -23,6 +23,7 @@ from fewfed.engine.packet import STEPS, BadPacket, Packet, refuse_odd_tree
 from fewfed.errors import told
 from fewfed.phase import Clock, Phase, Role
 from fewfed.torch_private import foreach_norm
+from fewfed.training import Weighting
 from fewfed.tree import Tree
 
 LARGEST = 1e18
@@ -65,6 +66,8 @@ class Schema:
     empty: frozenset[str] = frozenset()
     form: Mapping[str, Any] | None = None
     """The leaves as the tree they make."""
+    weighting: Weighting = "samples"
+    """What clients weigh: under `uniform` each counts as one row, however many it has."""
 
     def check(self, packet: Packet, sender: int) -> None:
         """Raise `BadPacket` with the first thing that is wrong. Nothing is allocated or combined before."""
@@ -111,9 +114,12 @@ class Schema:
         return dataclasses.replace(self, leaves=leaves, empty=frozenset(tree.hollows(packet.arrays)), form=form)
 
     def _check_weight(self, weight: float) -> None:
-        most = math.inf if self.most_rows is None else self.phase.weight.most(self.most_rows)
+        uniform = self.weighting == "uniform"
+        rows = 1 if uniform else self.most_rows
+        most = math.inf if rows is None else self.phase.weight.most(rows)
         if not (math.isfinite(weight) and 0 < weight <= most):
-            raise BadPacket(f"its weight is {weight}: expected a number above 0 and at most {most:g}")
+            why = ", since weighting = uniform (a method reports ctx.weight)" if uniform else ""
+            raise BadPacket(f"its weight is {weight}: expected a number above 0 and at most {most:g}{why}")
 
     def _check_names(self, arrays: Tree) -> None:
         declared = self.phase.uploads
@@ -191,7 +197,7 @@ class Schemas:
         job = self._job
         # A phase inside the server works on rows that are not a client's, so their number is not bounded.
         most = None if is_inside(phase) else job.federation.most_rows
-        schema = Schema(clock.round, phase, job.task.outputs, most, None)
+        schema = Schema(clock.round, phase, job.task.outputs, most, None, weighting=job.training_of(phase).weighting)
         try:
             if self._state is None:
                 self._state = job.method.client_init(job.setup)

@@ -111,6 +111,7 @@ def context_with(
         shared=shared,
         personal=member.personal,
         state=member.state,
+        weighting=training.weighting,
     )
 
 

@@ -73,7 +73,7 @@ class CCVR(Wrapper):
         self.inner.check(setup)
         if self.inner.personal_model:
             raise ConfigError(f"method 'ccvr' retrains one common model, which '{self.inner.label}' does not have")
-        if any(phase.name in (COLLECT, CALIBRATE) for phase in self.inner.phases(Clock(0, 1, 1))):
+        if any(isinstance(method, CCVR) for method in self.inner.layers):
             raise ConfigError(f"'{self.inner.label}' calibrates already: wrap it in 'ccvr' once")
         if self.form == "gaussian" and not setup.task.classes:
             raise ConfigError("method 'ccvr' samples features of each class: expected a classification task")
@@ -116,8 +116,8 @@ class Collect(Part[CCVR]):
         features = ctx.net.apply(work, x, stop=self.method.position(ctx.net), train=False)
         labels = ctx.data.y[rows]
         if self.method.form == "features":
-            return Report({"features": features, "labels": labels}, {}, float(ctx.size))
-        return Report(moments(flat_features(features), labels, ctx.task.classes), {}, float(ctx.size))
+            return Report({"features": features, "labels": labels}, {}, ctx.weight)
+        return Report(moments(flat_features(features), labels, ctx.task.classes), {}, ctx.weight)
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         return {**server, "own": combined.values}

@@ -10,7 +10,7 @@ from fewfed.method import Method
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """McMahan et al., AISTATS 2017: local training, then the sample-weighted mean of the whole model state."""
+    """McMahan et al., AISTATS 2017: local training, then the mean of the whole model state, weighted by rows."""
 
     name = "fedavg"
     family = "average"

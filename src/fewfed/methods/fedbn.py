@@ -50,7 +50,7 @@ class FedBN(FedAvg):
 
     def end(self, work: Tree, ctx: Context) -> Report:
         common, norm = (_part(work, ctx.net, norm=own) for own in (False, True))
-        return Report({"model": common}, {"norm": norm}, float(ctx.size))
+        return Report({"model": common}, {"norm": norm}, ctx.weight)
 
     def predictor(self, server: Tree, state: Tree) -> Tree:
         return {kind: {**server["model"][kind], **state["norm"][kind]} for kind in ("params", "buffers")}

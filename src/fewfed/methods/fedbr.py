@@ -134,4 +134,4 @@ class PseudoSamples(Asked[FedBR]):
         group, random = self.method.group, ctx.plan.fixed(ctx.client, "rows of pseudo-samples")
         count = int(ctx.personal["asked"]) if ctx.size >= group else 0
         chosen = [ctx.data.x[random.choice(ctx.size, group, replace=False)].mean(0) for _ in range(count)]
-        return Report({"pseudo": torch.stack(chosen) if chosen else ctx.data.x[:0]}, {}, float(ctx.size))
+        return Report({"pseudo": torch.stack(chosen) if chosen else ctx.data.x[:0]}, {}, ctx.weight)

@@ -47,4 +47,4 @@ class Rows(Asked[FedData]):
     def end(self, work: Tree, ctx: Context) -> Report:
         count = max(1, math.floor(self.method.share * ctx.size))
         chosen = ctx.data.rows(ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=False))
-        return Report({"x": chosen.x, "y": chosen.y}, {}, float(ctx.size))
+        return Report({"x": chosen.x, "y": chosen.y}, {}, ctx.weight)

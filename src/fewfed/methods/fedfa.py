@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fewfed import tree
+from fewfed.errors import ConfigError
 from fewfed.method import Batch, Combined, Context, Differentiate, Preset, Report, Setup
 from fewfed.methods.parts.augmentation import Augmentation, Augmented, inner_batch
 from fewfed.methods.parts.statistics import (
@@ -22,7 +23,7 @@ from fewfed.methods.parts.statistics import (
     stage_outputs,
 )
 from fewfed.network import Network
-from fewfed.phase import EQUAL, Combine, Phase, Role, Upload
+from fewfed.phase import Combine, Phase, Role, Upload
 from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
@@ -38,9 +39,10 @@ class FedFA(Augmentation):
 
     After each chosen stage, with probability p a batch: mean and deviation of every row and channel (Eq. 2) are moved
     by Gaussian noise of variance (gamma + 1) · batch variance (Eq. 3, 7 to 9). Their momentum averages (Eq. 4) are
-    uploaded; gamma is the normalised variance of these between clients, per channel (Eq. 5, 6). Clients are weighted
-    equally (Eq. 1, `uniform`). Uploads are sums and sums of squares of deviations from the broadcast averages, in
-    double precision, so the server needs no single client's statistics. Any method can be wrapped.
+    uploaded; gamma is the normalised variance of these between clients, per channel (Eq. 5, 6). Eq. 1
+    weighs clients equally, in all methods it compares: the training's `weighting = "uniform"`. Uploads are sums and
+    sums of squares of deviations from the broadcast averages, in double precision, so the server needs no single
+    client's statistics. Any method can be wrapped, once: its statistics have one name.
 
     Deviations: population variances and eps 1e-6 (the paper prints no eps). Averages are carried from round to round
     (`carry`); Algorithm 1 resets them, which turns gamma into a counter of steps where clients differ in size. The
@@ -61,7 +63,7 @@ class FedFA(Augmentation):
             "released": Preset({"gamma": "ones", "unbiased": True}, note="what the released code computes"),
         }
     )
-    neutral = MappingProxyType({"p": 0.0, "uniform": False})
+    neutral = MappingProxyType({"p": 0.0})
 
     p: float = setting(0.5, "probability of noise, for each stage and batch; authors 0.5; 0 = none", ge=0, le=1)
     momentum: float = setting(0.99, "of the averaged statistics; authors 0.99; 0 = the last batch's", ge=0, lt=1)
@@ -71,7 +73,6 @@ class FedFA(Augmentation):
     carry: Literal["average", "reset", "debiased", "client"] = setting(
         "average", "averaged statistics at a round's start: the clients' mean, 0 and 1 (debiased or not), or one's own"
     )
-    uniform: bool = setting(True, "every client weighs the same in the model; false = as the inner method says")
     unbiased: bool = setting(False, "unbiased variances over positions and rows, as released")
     clamp: bool = setting(False, "keep noisy deviations from falling below zero")
     detach: bool = setting(False, "no gradient through the statistics")
@@ -84,21 +85,21 @@ class FedFA(Augmentation):
 
     def check(self, setup: Setup) -> None:
         super().check(setup)
+        if any(isinstance(method, FedFA) for method in self.inner.layers):
+            raise ConfigError(f"'{self.inner.label}' has FedFA's noise and statistics already: wrap it in 'fedfa' once")
         for stage in self.stages:
             setup.net.position(stage)
 
     def around(self, phase: Phase) -> Phase:
-        if not phase.epochs:
+        if not phase.trains_predictor:
             return super().around(phase)
-        weight = EQUAL if self.uniform else phase.weight
         if not self.exchanges:
-            return dataclasses.replace(phase, does=Noisy(self, phase), weight=weight)
+            return dataclasses.replace(phase, does=Noisy(self, phase))
         return dataclasses.replace(
             phase,
             does=Observed(self, phase),
             uploads={**phase.uploads, UPLOAD: Upload(Combine.SUM, Role.STATISTICS)},
             keeps_state=phase.keeps_state or self.carry == "client",
-            weight=weight,
         )
 
     def own_init(self, setup: Setup) -> Tree:
@@ -164,10 +165,6 @@ class Noisy(Augmented[FedFA]):
     def observe(self, work: Tree, seen: Mapping[str, Mapping[str, Tensor]], own: Tree) -> None:
         """What a step saw at each stage; nobody asks."""
 
-    def end(self, work: Tree, ctx: Context) -> Report:
-        report = super().end(work, ctx)
-        return report._replace(weight=1.0) if self.wrapper.uniform else report
-
 
 class Observed(Noisy):
     """The same where averages of the statistics go to the server, which compares them between clients."""
@@ -214,7 +211,7 @@ class Observed(Noisy):
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         average, gamma = dict(server["own"]["average"]), dict(server["own"]["gamma"])
         for stage, sums in combined.values[UPLOAD].items():
-            # A phase in which no batch passed the stage in train mode (a generator's, say) says nothing about it.
+            # A phase in which no batch passed the stage in train mode (of heads alone, say) says nothing about it.
             if float(sums["updates"]) > 0:
                 average[stage], gamma[stage] = self._fused(average[stage], sums)
         return {**super().absorb(server, combined), "own": {"average": average, "gamma": gamma}}

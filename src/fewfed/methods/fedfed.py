@@ -136,7 +136,7 @@ class Distil(Part[FedFed]):
         }
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        return Report({"distiller": work}, {}, float(ctx.size))
+        return Report({"distiller": work}, {}, ctx.weight)
 
 
 class Share(Asked[FedFed]):
@@ -152,7 +152,7 @@ class Share(Asked[FedFed]):
         noise = ctx.plan.fixed(ctx.client, "noise on shared parts").normal(len(noises), *x.shape).to(x)
         copies = torch.stack([rest + size * noise[number] for number, size in enumerate(noises)], 1)
         labels = ctx.data.y.repeat_interleave(len(noises))
-        return Report({"parts": copies.flatten(0, 1), "labels": labels}, {}, float(ctx.size))
+        return Report({"parts": copies.flatten(0, 1), "labels": labels}, {}, ctx.weight)
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         """Beside the pool, where the rows of each class are, counting the copies of one row as one."""

@@ -100,4 +100,4 @@ class Averages(Asked[FedMix]):
         x, y = ctx.data.x[rows], ctx.task.soft_labels(ctx.data.y[rows]).to(ctx.dtype)
         shape = (groups, group)
         means = {"mean_x": x.reshape(*shape, *x.shape[1:]).mean(1), "mean_y": y.reshape(*shape, *y.shape[1:]).mean(1)}
-        return Report(means, {}, float(ctx.size))
+        return Report(means, {}, ctx.weight)

@@ -93,7 +93,7 @@ class Share(Part[FLea]):
     def end(self, work: Tree, ctx: Context) -> Report:
         rows, cut = ctx.data.rows(self.method.chosen_rows(ctx)), ctx.net.position(self.method.cut or ctx.net.cut)
         features = ctx.net.apply(work, rows.x, stop=cut, train=False)
-        return Report({"features": features, "labels": rows.y}, {}, float(ctx.size))
+        return Report({"features": features, "labels": rows.y}, {}, ctx.weight)
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         return with_history(server, super().absorb(server, combined), ("features", "labels"), self.method.history)

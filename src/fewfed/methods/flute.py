@@ -99,7 +99,7 @@ class FLUTE(Method):
     def end(self, work: Tree, ctx: Context) -> Report:
         representation, head = _split(work, ctx.net)
         seen = {"head": head, "present": (ctx.counts > 0).float()} if self.server_lr else {}
-        return Report({"representation": representation, **seen}, {"head": head}, float(ctx.size))
+        return Report({"representation": representation, **seen}, {"head": head}, ctx.weight)
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         heads, present = combined.values.get("head", {}), combined.values.get("present", {})
@@ -133,7 +133,7 @@ class HeadAlone(Part[FLUTE]):
         return self.method.head_terms(work, ctx, features, batch)
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        return Report({}, {"head": work["params"]}, float(ctx.size))
+        return Report({}, {"head": work["params"]}, ctx.weight)
 
 
 def distance_to_simplex(weight: Tensor, present: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class Local(FedAvg):
         return tree.clone(ctx.state["model"])
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        return Report({}, {"model": work}, float(ctx.size))
+        return Report({}, {"model": work}, ctx.weight)
 
     def predictor(self, server: Tree, state: Tree) -> Tree:
         model: Tree = state["model"]

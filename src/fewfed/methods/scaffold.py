@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fewfed import tree
+from fewfed.errors import ConfigError
 from fewfed.method import Batch, Combined, Context, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts.server_optim import step_towards
@@ -22,7 +23,7 @@ class Scaffold(FedAvg):
     Local step y ← y − η·(g − c_k + c), written as the linear term <y, c − c_k> of the loss; after K real steps
     c_k+ = c_k − c + (w − y)/(K·η). Server: w ← w + lr·mean(y − w) and c ← c + (1/N)·Σ(c_k+ − c_k); both uniform over
     the cohort, not weighted by samples. Controls cover parameters only; BatchNorm statistics are averaged. The formula
-    of c_k+ holds for plain SGD alone (no momentum, no Adam, no clipping), which is therefore this method's default.
+    of c_k+ holds for plain SGD alone, the default of this method: momentum, Adam and clipping are refused.
     """
 
     name = "scaffold"
@@ -33,6 +34,16 @@ class Scaffold(FedAvg):
     own_training = MappingProxyType({"optimizer": "sgd", "momentum": 0.0, "lr": 0.05})
 
     server_lr: float = setting(1.0, "eta_g, the server's step; authors 1", gt=0)
+
+    def check(self, setup: Setup) -> None:
+        training = setup.training
+        if training.optimizer != "sgd" or training.momentum or training.clip:
+            raise ConfigError(
+                f"method 'scaffold' takes a control variate from how far a client went, which is right for plain SGD "
+                f"only: expected optimizer = sgd, momentum = 0 and clip = 0, not {training.optimizer}, "
+                f"{training.momentum:g} and {training.clip:g}",
+                key="optimizer",
+            )
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         uploads = {**MODEL, "control_change": Upload(Combine.SUM, Role.CONTROL)}

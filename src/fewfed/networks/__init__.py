@@ -43,6 +43,7 @@ _NETWORKS: Mapping[str, _Entry] = MappingProxyType(
         "lenet5-tanh": _Entry(lenet5.lenet5_tanh, lenet5.SHAPES),
         "mcmahan-cnn": _Entry(mcmahan_cnn.mcmahan_cnn, mcmahan_cnn.SHAPES),
         "resnet9": _Entry(resnet9.resnet9, resnet9.SHAPES),
+        "resnet9-dropout": _Entry(resnet9.resnet9_dropout, resnet9.SHAPES),
         "resnet9-wide": _Entry(resnet9.resnet9_wide, resnet9.SHAPES),
         "resnet18": _Entry(resnet18.resnet18, resnet18.SHAPES),
         "resnet18-7x7": _Entry(resnet18.resnet18_7x7, resnet18.SHAPES),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fewfed.runs.results import Result
+from fewfed.runs.results import Result, joined_notes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,6 +44,8 @@ class Row:
     steps: float
     seconds: float
     failed: int
+    note: str = ""
+    """What is said about its data and splits."""
 
 
 def rows(results: Sequence[tuple[str, Result]]) -> list[Row]:
@@ -87,7 +89,7 @@ def to_csv(table: Sequence[Row]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     spreads = ("best", "last", "last10")
-    plain = ("mb_up", "mb_down", "steps", "seconds", "failed")
+    plain = ("mb_up", "mb_down", "steps", "seconds", "failed", "note")
     writer.writerow(["method", "seeds", *(f"{name}_{part}" for name in spreads for part in ("mean", "sd")), *plain])
     for row in table:
         numbers = [f"{number:.6f}" for name in spreads for number in _parts(getattr(row, name))]
@@ -107,6 +109,7 @@ def _row(name: str, results: Sequence[Result]) -> Row:
         steps=statistics.fmean(result.steps for result in results),
         seconds=statistics.fmean(result.seconds for result in results),
         failed=sum(result.failed for result in results),
+        note=joined_notes(result.note for result in results),
     )
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fewfed.report.curves import accuracy_curve
+from fewfed.errors import RunError
 from fewfed.report.table import Spread
 from fewfed.reproduction.coordinates import Coordinates, Value
 from fewfed.reproduction.curve import CurveCheck, check_curve
+from fewfed.reproduction.outcome import Outcome
 from fewfed.reproduction.published import PublishedValue
 from fewfed.reproduction.study import Planned, Study
-from fewfed.runs.folder import RunFolder
-from fewfed.runs.results import Result
+from fewfed.runs.results import joined_notes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,21 +39,32 @@ class Row:
     """Ours minus the paper's in points, of the accuracy the study compares."""
     note: str
 
+    def verdict(self, compare: str) -> str:
+        """Whether the difference lies within two deviations, ours and the paper's together."""
+        if self.published is None or self.difference is None:
+            return ""
+        if self.seeds < 2:
+            return "one seed"
+        ours: Spread = getattr(self, compare)
+        if abs(self.difference) <= 2 * math.hypot(100 * ours.deviation, self.published.sd or 0.0):
+            return "agrees"
+        return "higher" if self.difference > 0 else "lower"
 
-def compared(study: Study, finished: Sequence[tuple[Planned, Result]]) -> list[Row]:
+
+def compared(study: Study, finished: Sequence[tuple[Planned, Outcome]]) -> list[Row]:
     """Rows in the order of the study; settings without a finished run are left out."""
-    by_setting: dict[tuple[tuple[str, Value], ...], list[tuple[Planned, Result]]] = {}
-    for run, result in finished:
-        by_setting.setdefault(run.setting, []).append((run, result))
+    by_setting: dict[tuple[tuple[str, Value], ...], list[tuple[Planned, Outcome]]] = {}
+    for run, outcome in finished:
+        by_setting.setdefault(run.setting, []).append((run, outcome))
     order = dict.fromkeys(run.setting for run in study.runs)
     return [_row(study, by_setting[setting]) for setting in order if setting in by_setting]
 
 
-def curve_checks(study: Study, finished: Sequence[tuple[Planned, Result]]) -> list[CurveCheck]:
+def curve_checks(study: Study, finished: Sequence[tuple[Planned, Outcome]]) -> list[CurveCheck]:
     """The study's published curve, if it has one, against the finished runs."""
     if not study.curve or not finished:
         return []
-    return check_curve(study.curve, [accuracy_curve(Path(result.folder))[1] for _, result in finished])
+    return check_curve(study.curve, [outcome.values for _, outcome in finished])
 
 
 def to_csv(study: Study, rows: Sequence[Row]) -> str:
@@ -122,38 +133,31 @@ def rich_table(study: Study, rows: Sequence[Row]) -> Table:
     return made
 
 
-def _row(study: Study, runs: Sequence[tuple[Planned, Result]]) -> Row:
-    first, results = runs[0][0], [result for _, result in runs]
+def _row(study: Study, runs: Sequence[tuple[Planned, Outcome]]) -> Row:
+    first, outcomes = runs[0][0], [outcome for _, outcome in runs]
+    if len({outcome.metric for outcome in outcomes}) > 1:
+        raise RunError(f"{study.name}: runs of {first.name} and its other seeds measured different metrics")
     at = dict(first.setting)
     spreads = {
-        name: Spread.of([getattr(result.accuracy, name) for result in results]) for name in ("best", "last", "last10")
+        name: Spread.of([getattr(outcome.accuracy, name) for outcome in outcomes])
+        for name in ("best", "last", "last10")
     }
     printed = study.published.value_of(at) if study.published else None
     ours = 100 * spreads[study.published.compare].mean if study.published else 0.0
     return Row(
         at=at,
-        seeds=len(results),
-        rounds=results[0].rounds,
+        seeds=len(outcomes),
+        rounds=outcomes[0].rounds,
         **spreads,
-        terms=_terms(study.terms, [Path(result.folder) for result in results]),
+        terms={
+            name: statistics.fmean(found)
+            for name in study.terms
+            if (found := [outcome.terms[name] for outcome in outcomes if name in outcome.terms])
+        },
         published=printed,
         difference=ours - printed.mean if printed else None,
-        note="; ".join(dict.fromkeys(result.note for result in results if result.note)),
+        note=joined_notes(outcome.note for outcome in outcomes),
     )
-
-
-def _terms(names: Sequence[str], folders: Sequence[Path]) -> dict[str, float]:
-    """Mean over rounds, then over seeds, of observed loss terms."""
-    if not names:
-        return {}
-    found: dict[str, list[float]] = {}
-    for folder in folders:
-        records = [phase.get("terms", {}) for r in RunFolder(folder).metrics() for phase in r["phases"].values()]
-        for name in names:
-            values = [record[name] for record in records if name in record]
-            if values:
-                found.setdefault(name, []).append(statistics.fmean(values))
-    return {name: statistics.fmean(values) for name, values in found.items()}
 
 
 def _named(axis: str, value: Value) -> str:

@@ -49,6 +49,8 @@ class Study:
     published: Published | None = None
     curve: tuple[CurvePoint, ...] = ()
     terms: tuple[str, ...] = ()
+    metric: tuple[str, ...] = ("accuracy",)
+    """What is compared with the published number: the first of these that a run measures."""
     note: str = ""
     values: dict[str, list[Value]] = field(default_factory=dict)
     """The values of every axis, in the order of the file."""

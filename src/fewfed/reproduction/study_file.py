@@ -19,7 +19,10 @@ from fewfed.runs.experiment import Experiment, known_fields, resolve
 from fewfed.settings import make
 from fewfed.training import Training
 
-_KEYS = ("name", "what", "paper", "seeds", "note", "terms", "common", "method", "block", "set", "published", "curve")
+_KEYS = (
+    *("name", "what", "paper", "seeds", "note", "terms", "metric"),
+    *("common", "method", "block", "set", "published", "curve"),
+)
 _OWNERS = {
     name: part
     for part, cls in (("data_options", DataOptions), ("training", Training), ("experiment", Experiment))
@@ -75,9 +78,17 @@ def _study(content: Mapping[str, Any], name: str, published: Path) -> Study:
         published=table,
         curve=curve,
         terms=tuple(content.get("terms", ())),
+        metric=_metric(content.get("metric", "accuracy")),
         note=str(content.get("note", "")),
         values=values,
     )
+
+
+def _metric(given: Any) -> tuple[str, ...]:
+    names = tuple(listed(given))
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(f"metric = {given!r}: expected the name of a metric, or several of which the first is taken")
+    return tuple(str(name) for name in names)
 
 
 def _runs(content: Mapping[str, Any]) -> tuple[Planned, ...]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -101,9 +103,16 @@ def _explained(error: BaseException) -> tuple[str, bool]:
 
 
 def run_cells(
-    cells: Sequence[Cell], packing: Packing, report: Callable[[Update], None], explain: Explain = _explained
+    cells: Sequence[Cell],
+    packing: Packing,
+    report: Callable[[Update], None],
+    explain: Explain = _explained,
+    until: float = math.inf,
 ) -> list[Update]:
-    """Run all cells; the updates that end them, in their order. `explain` is asked in the process of the cell."""
+    """Run all cells; the updates that end them, in their order. `explain` is asked in the process of the cell.
+
+    `until` is a time of `time.monotonic` at which those that still go on are stopped, to be continued another time.
+    """
     endings: dict[str, Update] = {}
     waiting: list[Cell] = []
     for cell in cells:
@@ -115,12 +124,12 @@ def run_cells(
             waiting.append(cell)
     # Closed at once if `report` is interrupted: the runs must not go on by themselves.
     start = partial(_start, shares_machine=min(packing.most, len(cells)) > 1, explain=explain)
-    with contextlib.closing(_work(waiting, packing, start)) as updates:
+    with contextlib.closing(_work(waiting, packing, start, until)) as updates:
         for update in updates:
             if update.result is not None or update.error:
                 endings[update.cell.name] = update
             report(update)
-    return [endings[cell.name] for cell in cells]
+    return [endings[cell.name] for cell in cells if cell.name in endings]
 
 
 def _finished(cell: Cell) -> Result | None:
@@ -131,10 +140,10 @@ def _finished(cell: Cell) -> Result | None:
         return None
 
 
-def _work(waiting: list[Cell], packing: Packing, start: _Starter) -> Generator[Update, None, None]:
+def _work(waiting: list[Cell], packing: Packing, start: _Starter, until: float) -> Generator[Update, None, None]:
     children: list[_Child] = []
     try:
-        yield from _run_all(waiting, packing, start, children)
+        yield from _run_all(waiting, packing, start, children, until)
     finally:
         _end(children)
 
@@ -150,11 +159,13 @@ def _end(children: list[_Child]) -> None:
         os.close(child.pipe)
 
 
-def _run_all(waiting: list[Cell], packing: Packing, start: _Starter, children: list[_Child]) -> Iterator[Update]:
+def _run_all(
+    waiting: list[Cell], packing: Packing, start: _Starter, children: list[_Child], until: float
+) -> Iterator[Update]:
     """`children`: those that go on, at any time."""
     data = _Data()
     queue = list(waiting)
-    while queue or children:
+    while (queue or children) and time.monotonic() < until:
         while queue and packing.may_start():
             cell = queue.pop(0)
             try:
@@ -167,7 +178,8 @@ def _run_all(waiting: list[Cell], packing: Packing, start: _Starter, children: l
         poll = select.poll()
         for child in children:
             poll.register(child.pipe, select.POLLIN | select.POLLHUP)
-        ready = {descriptor for descriptor, _ in poll.poll()} if children else set()
+        left = None if until == math.inf else max(0.0, 1000 * (until - time.monotonic()))
+        ready = {descriptor for descriptor, _ in poll.poll(left)} if children else set()
         for child in [child for child in children if child.pipe in ready]:
             for update in _updates(child):
                 packing.round_of(child.pid)

@@ -26,18 +26,20 @@ class Experiment:
 
     data: str = setting("digits", "data set by name, or a path to your own")
     split: str = setting(
-        "qua:2", "how rows become clients: iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject ..."
+        "qua:2", "how rows become clients: iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject, file:PATH ..."
     )
-    clients: int = setting(50, "number of clients; 0 = as many as a natural split has", ge=0)
+    clients: int = setting(50, "number of clients; 0 = as many as a natural split, or a file, has", ge=0)
     cohort: float = setting(0.1, "clients a round: below 1 a fraction, from 1 on a count", gt=0)
     rounds: int = setting(100, "rounds", ge=1)
     network: str = setting("auto", "network by name; auto = the papers' choice for the data")
+    start_from: str = setting("", "folder of a finished run whose model is the first one; empty = fresh weights")
     seed: int = setting(0, "drives weights, split, cohorts, batches and draws", ge=0)
     volume: float = setting(1.0, "part of the training rows that is given out", gt=0, le=1)
     min_size: int = setting(-1, "smallest client of a random split, or that volume leaves; -1 = the rule's own", ge=-1)
     legacy_seed: int = setting(-1, "seed of the released FLea partitions; -1 = not those", ge=-1, lt=2**32)
     noise: float = setting(0.0, "standard deviation of Gaussian noise on training inputs", ge=0)
     noise_kind: Literal["graded", "uniform"] = setting("graded", "noise rising over clients, or the same on all")
+    noise_test: bool = setting(False, "noise on the test part too: a copy of it under every client's level")
     leave_out: str = setting("", "natural split: group name or client number that only tests; empty = all train")
     executor: str = setting("auto", "how clients are run: sequential, workers, cuda; auto = the fastest there is")
     exact: bool = setting(False, "no choices by timing, which change how numbers round")

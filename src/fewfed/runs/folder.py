@@ -209,6 +209,13 @@ class RunFolder:
         found.pop("files", None)
         return {**found, "folder": str(self.path)}
 
+    def model(self) -> Tree:
+        """The final model of a finished run; `Damaged` where it is not as the result says."""
+        recorded, _ = read_sealed(self._own / RESULT)
+        files = recorded.get("files")
+        model, _ = storage.load(self._own / MODEL, str(files.get(MODEL)) if isinstance(files, dict) else "?")
+        return model
+
     def has_model(self) -> bool:
         """Whether the final model is there as it was written."""
         try:

@@ -14,8 +14,11 @@ import torch
 
 from fewfed import tree
 from fewfed.data.examples import Dataset
-from fewfed.data.fingerprint import fingerprint
-from fewfed.errors import RunError
+from fewfed.data.fingerprint import digest_file, fingerprint
+from fewfed.data.limits import Limits
+from fewfed.data.readers.opening import size_of
+from fewfed.data.splits import parse_rule
+from fewfed.errors import RunError, concerning
 from fewfed.network import Network
 from fewfed.runs.experiment import Resolved
 from fewfed.runs.folder import CONFIG, RunFolder
@@ -23,9 +26,19 @@ from fewfed.runs.user_code import code_of
 from fewfed.version import __version__
 
 
-def sources_of(resolved: Resolved) -> dict[str, Any]:
-    """What identifies the files a run is made from, without reading data: they are hashed once and then remembered."""
-    return {"data": fingerprint(resolved.experiment.data, resolved.options), "code": code_of(resolved.spec)}
+def sources_of(resolved: Resolved, own_data: str | None = None) -> dict[str, Any]:
+    """What identifies the files a run is made from, without reading data: they are hashed once and then remembered.
+
+    `own_data`: the digest of the user's own object, where the data are no file.
+    """
+    data = fingerprint(resolved.experiment.data, resolved.options) if own_data is None else own_data
+    found = {"data": data, "code": code_of(resolved.spec)}
+    with concerning("split", resolved.experiment.split):
+        split = parse_rule(resolved.experiment.split).path
+        if split is not None:
+            size_of(split, Limits())  # Refuses what is no file, before its digest is taken.
+            found["split"] = digest_file(split)
+    return found
 
 
 def inputs_of(dataset: Dataset, net: Network, sources: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +89,7 @@ def refuse_other_runs(runs: Iterable[tuple[Path, Resolved]]) -> None:
     known: dict[str, dict[str, Any]] = {}
     for path, resolved in runs:
         if (path / CONFIG).exists():
-            key = f"{resolved.experiment.data} {resolved.options} {resolved.spec}"
+            key = f"{resolved.experiment.data} {resolved.experiment.split} {resolved.options} {resolved.spec}"
             if key not in known:
                 known[key] = sources_of(resolved)
             refuse_other_run(path, resolved, known[key])
@@ -101,6 +114,7 @@ def refuse_other_inputs(found: Mapping[str, Any], folder: RunFolder, config: Map
 _INPUTS = {
     "code": "another version of the method's file",
     "network": "other code of the network",
+    "split": "another split (the content of its file has changed)",
     "data": "other data (the content of its files has changed)",
     "labels": "other data",
     "shape": "other data",
@@ -114,14 +128,15 @@ def machine() -> dict[str, Any]:
     return {
         "fewfed": __version__,
         "torch": torch.__version__,
-        "processor": _processor(),
+        "processor": processor(),
         "kernels": [torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA", "")],
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

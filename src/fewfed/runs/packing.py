@@ -153,6 +153,11 @@ class Packing:
             self._growing = False
 
 
+def gpu_names() -> list[str]:
+    """The GPUs of this machine, as the driver's tool names them."""
+    return _asked("--query-gpu=name")
+
+
 def _kilobytes(file: Path, name: str) -> int | None:
     try:
         lines = file.read_text().splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from fewfed.data.examples import Dataset
 from fewfed.data.federation import SplitFederation
 from fewfed.data.leave_out import leave_out
 from fewfed.data.sources import load
-from fewfed.data.splits import BY_CLASS, DirichletOptions, Split, make_split, parse_rule, released_options
+from fewfed.data.splits import BY_CLASS, RELEASED, DirichletOptions, Split, make_split, parse_rule, released_options
 from fewfed.engine import asking
 from fewfed.engine.job import Job
 from fewfed.errors import ConfigError, concerning
@@ -22,8 +23,9 @@ from fewfed.phase import Clock
 from fewfed.plan import Plan, Random
 from fewfed.runs.executors import refuse_unused
 from fewfed.runs.experiment import Experiment, Resolved
+from fewfed.runs.first_model import first_model
 from fewfed.runs.identity import content_of, inputs_of, sources_of
-from fewfed.runs.user_code import code_of, network_code
+from fewfed.runs.user_code import network_code
 from fewfed.task import Task
 from fewfed.tasks.classification import Classification
 from fewfed.tasks.segmentation import Segmentation
@@ -68,13 +70,21 @@ def prepare(
     dataset = training_part(whole, experiment)
     split = split_of(dataset, experiment)
     federation = SplitFederation(
-        dataset, split, noise=experiment.noise, noise_kind=experiment.noise_kind, seed=experiment.seed
+        dataset,
+        split,
+        noise=experiment.noise,
+        noise_kind=experiment.noise_kind,
+        noise_test=experiment.noise_test,
+        seed=experiment.seed,
     )
     plan = Plan(experiment.seed, training.batch, training.batch_rule, training.sampling)
     method = resolved.chosen.method
     with concerning("network", experiment.network):
         net = _network(experiment, dataset, network)
         _refuse_unfit_network(net, dataset)
+    if experiment.start_from:
+        with concerning("start_from", experiment.start_from):
+            net = net.starting_from(first_model(Path(experiment.start_from), net))
     job = Job(method, net, _task(dataset), federation, training, plan)
     with concerning("method", resolved.spec):
         asking.check_fit(job)
@@ -84,13 +94,14 @@ def prepare(
     refuse_unused(resolved, cohort)
     manifest = split.manifest(dataset.split_labels, len(dataset.split_names))
     inputs = inputs_of(dataset, net, sources)
-    return Prepared(resolved, job, split, manifest, inputs, cohort, dataset.note, data, network is not None)
+    note = "; ".join(filter(None, (dataset.note, split.note)))
+    return Prepared(resolved, job, split, manifest, inputs, cohort, note, data, network is not None)
 
 
 def _sources(resolved: Resolved, data: Dataset | None, network: nn.Module | Network | None) -> dict[str, Any]:
     """What identifies the files, or the user's own objects, that a run is made from. Before data are read, so that
     files which change meanwhile are noticed."""
-    found = {"data": content_of(data), "code": code_of(resolved.spec)} if data is not None else sources_of(resolved)
+    found = sources_of(resolved, None if data is None else content_of(data))
     return found if network is None else {**found, "network": network_code(network)}
 
 
@@ -117,7 +128,7 @@ def _split(dataset: Dataset, experiment: Experiment) -> Split:
         )
     legacy = experiment.legacy_seed if experiment.legacy_seed >= 0 else None
     options: DirichletOptions | None = None
-    if legacy is not None and rule.name == "dir":
+    if rule.name == RELEASED or (legacy is not None and rule.name == "dir"):
         options = released_options(dataset.name, experiment.clients, float(rule.values[0]))
     return make_split(
         experiment.split,

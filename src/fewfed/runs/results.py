@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,6 +54,11 @@ class Result:
             return cls(**{**recorded, "accuracy": Accuracy(**recorded["accuracy"])})
         except (KeyError, TypeError) as error:
             raise RunError(f"a result is damaged ({error}): expected what 'fewfed run' wrote") from error
+
+
+def joined_notes(notes: Iterable[str]) -> str:
+    """What is said about data and split of some runs, everything once."""
+    return "; ".join(dict.fromkeys(part for note in notes for part in note.split("; ") if part))
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -31,8 +31,12 @@ class DiceScore(Score):
         """The plain Dice: images have no label proportions to match."""
         return self.accuracy
 
+    @property
+    def compared(self) -> dict[str, float]:
+        return {"accuracy": self.accuracy, "dice_with_background": _mean(self.per_class)}
+
     def metrics(self) -> dict[str, Any]:
-        return super().metrics() | {"dice": self.accuracy, "dice_with_background": _mean(self.per_class)}
+        return super().metrics() | self.compared | {"dice": self.accuracy}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Pairings: everybody sends once and receives once, and the odd one out is never left alone."""
+"""Pairings: everybody sends once and receives once, and only `pairs` leaves the odd one out alone."""
 
 from __future__ import annotations
 
@@ -39,6 +39,17 @@ def test_swaps_are_pairs_and_at_most_one_ring_of_three(clients: list[int], seed:
         assert lengths == [1]
     else:
         assert lengths == [2] * (len(clients) // 2 - len(clients) % 2) + [3] * (len(clients) % 2)
+
+
+@given(clients=CLIENTS, seed=st.integers(0, 2**32))
+def test_pairs_leave_the_odd_one_out_alone(clients: list[int], seed: int) -> None:
+    assert rings(pair("pairs", clients, Random(seed))) == [1] * (len(clients) % 2) + [2] * (len(clients) // 2)
+
+
+def test_everybody_is_as_often_the_odd_one_out() -> None:
+    draws, times = Random(3), 3000
+    seen = Counter(a for _ in range(times) for a, b in pair("pairs", range(5), draws).items() if a == b)
+    assert all(abs(seen[client] - times / 5) < 5 * math.sqrt(times / 5) for client in range(5))
 
 
 @pytest.mark.parametrize("kind", ["cycle", "swap", "derangement"])

@@ -36,7 +36,7 @@ class Augmentation(Wrapper):
         return ctx, batch
 
     def around(self, phase: Phase) -> Phase:
-        if not phase.epochs:
+        if not phase.trains_predictor:
             return super().around(phase)
         return dataclasses.replace(phase, does=Augmented(self, phase))
 
@@ -65,8 +65,13 @@ class LabelMixing(Augmentation):
         super().check(setup)
         if self.inner.needs_classes:
             raise ConfigError(
-                f"method '{self.name}' mixes labels through the task's loss, but '{self.inner.label}' reads class "
-                "labels by itself: expected an inner method that does not, such as fedavg or fedprox"
+                f"method '{self.name}' mixes labels through the task's loss, but '{self.inner.label}' uses class "
+                "labels beside that loss too: expected an inner method that does not, such as fedavg or fedprox"
+            )
+        if any(isinstance(method, LabelMixing) for method in self.inner.layers):
+            raise ConfigError(
+                f"method '{self.name}' mixes labels, and '{self.inner.label}' does already: whose label a row of a "
+                "mixture of mixtures has depends on which comes first in the network; mix labels once"
             )
 
 

@@ -1,0 +1,144 @@
+"""Finished cells that are kept: one small compressed record each, so that tables fill over time and machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fewfed.data.readers.options import DataOptions
+from fewfed.engine import storage
+from fewfed.errors import DataError, RunError
+from fewfed.reproduction.outcome import Outcome
+from fewfed.reproduction.study import Planned, Study
+from fewfed.runs.experiment import Experiment, Resolved
+from fewfed.runs.results import Accuracy
+from fewfed.training import Training
+
+FOLDER = "results"
+MOST_BYTES = 10_000_000
+"""What all records together may take: they are part of the repository."""
+
+_SUFFIX = ".json.gz"
+_MOST_UNPACKED = 1 << 22
+_DIGITS = 5
+_WITHOUT_EFFECT = ("executor", "exact", "checkpoint_seconds")
+"""Fields of an experiment that only say how it is computed."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One kept cell: what was run, what came of it, and by what."""
+
+    digest: str
+    """Of the configuration: a cell whose settings have changed since is to be run again."""
+    outcome: Outcome
+    made: Mapping[str, str]
+    """Version, commit, torch, hardware."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The records of all studies, `<study>/<cell>.json.gz`."""
+
+    folder: Path
+
+    def of(self, study: Study) -> dict[str, Record]:
+        """Records of a study by the names of their cells, also of cells it no longer has."""
+        place = self.folder / study.name
+        names = sorted(place.glob(f"*{_SUFFIX}")) if place.is_dir() else []
+        return {path.name.removesuffix(_SUFFIX): _read(path) for path in names}
+
+    def fitting(self, study: Study) -> dict[str, Record]:
+        """Those that were made with the settings the study has now."""
+        records = self.of(study)
+        return {
+            run.name: records[run.name]
+            for run in study.runs
+            if run.name in records and records[run.name].digest == digest_of(run.resolved)
+        }
+
+    def add(self, study: Study, run: Planned, outcome: Outcome, made: Mapping[str, str]) -> Path:
+        """Keep a finished cell in place of what was kept of it before."""
+        path = self.folder / study.name / f"{run.name}{_SUFFIX}"
+        content = _packed(study, run, outcome, made)
+        others = sum(file.stat().st_size for file in self.folder.rglob(f"*{_SUFFIX}") if file != path)
+        if others + len(content) > MOST_BYTES:
+            raise RunError(f"the records in '{self.folder}' would take more than {MOST_BYTES} bytes: remove old ones")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        storage.write(path, content)
+        return path
+
+
+def digest_of(resolved: Resolved) -> str:
+    """A digest of what a run computes. Only what differs from the defaults goes in, so that a new setting, which leaves
+    everything as it was unless somebody sets it, leaves the digest as it was."""
+    run = resolved.identity
+    experiment = {
+        name: value for name, value in _changed(run.experiment, Experiment()).items() if name not in _WITHOUT_EFFECT
+    }
+    parts = {
+        "method": [run.spec, dict(run.values)],
+        "experiment": experiment,
+        "training": _changed(run.training, Training()),
+        "data": _changed(run.options, DataOptions().without_limits()),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def _changed(given: Any, default: Any) -> dict[str, Any]:
+    now, before = dataclasses.asdict(given), dataclasses.asdict(default)
+    return {name: value for name, value in now.items() if value != before[name]}
+
+
+def _packed(study: Study, run: Planned, outcome: Outcome, made: Mapping[str, str]) -> bytes:
+    every = list(range(1, outcome.rounds + 1))
+    record: dict[str, Any] = {
+        "study": study.name,
+        "at": dict(run.at),
+        "digest": digest_of(run.resolved),
+        "metric": outcome.metric,
+        "rounds": outcome.rounds,
+        "evaluated": None if list(outcome.evaluated) == every else list(outcome.evaluated),
+        "values": [round(value, _DIGITS) for value in outcome.values],
+        "seconds": round(outcome.seconds, 1),
+        "failed": outcome.failed,
+        "note": outcome.note,
+        "terms": {name: round(value, 6) for name, value in outcome.terms.items()},
+        "made": dict(made),
+    }
+    text = json.dumps(record, separators=(",", ":"), sort_keys=True)
+    return gzip.compress(text.encode(), mtime=0)  # The same record, the same bytes.
+
+
+def _read(path: Path) -> Record:
+    try:
+        with gzip.open(path) as file:
+            recorded = json.loads(file.read(_MOST_UNPACKED))
+        rounds = int(recorded["rounds"])
+        evaluated = recorded["evaluated"] or range(1, rounds + 1)
+        outcome = Outcome(
+            metric=str(recorded["metric"]),
+            evaluated=tuple(map(int, evaluated)),
+            values=tuple(map(float, recorded["values"])),
+            rounds=rounds,
+            seconds=float(recorded["seconds"]),
+            failed=int(recorded["failed"]),
+            note=str(recorded["note"]),
+            terms={str(name): float(value) for name, value in recorded["terms"].items()},
+        )
+        if not outcome.values or len(outcome.values) != len(outcome.evaluated):
+            raise ValueError("its curve has another length than its rounds")
+        Accuracy.of(outcome.values)
+        made = {str(name): str(value) for name, value in recorded["made"].items()}
+        return Record(str(recorded["digest"]), outcome, made)
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
+        raise DataError(
+            f"'{path}' is no record of a finished cell ({type(error).__name__}: {error}): restore or remove it"
+        ) from error

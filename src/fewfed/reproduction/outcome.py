@@ -1,0 +1,57 @@
+"""What one finished run of a study says, whether its folder is at hand or only the record that was kept of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fewfed.errors import RunError
+from fewfed.reproduction.study import Study
+from fewfed.runs.results import Accuracy
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The curve of the metric that the study compares, and what a table says beside it."""
+
+    metric: str
+    evaluated: tuple[int, ...]
+    """The rounds after which the model was scored, counted from 1."""
+    values: tuple[float, ...]
+    """What was measured then, as fractions."""
+    rounds: int
+    seconds: float
+    failed: int = 0
+    note: str = ""
+    terms: Mapping[str, float] = field(default_factory=dict)
+    """Loss terms that the study shows, each the mean over rounds."""
+
+    @property
+    def accuracy(self) -> Accuracy:
+        return Accuracy.of(self.values)
+
+
+def outcome_of(study: Study, metrics: Sequence[Mapping[str, Any]], note: str = "") -> Outcome:
+    """The outcome of a finished run by its metrics, one record a round."""
+    metric = next((name for name in study.metric if any(name in record for record in metrics)), None)
+    if metric is None:
+        raise RunError(f"{study.name} compares {' or '.join(study.metric)}, which the run did not measure")
+    scored = [record for record in metrics if record.get(metric) is not None]
+    return Outcome(
+        metric=metric,
+        evaluated=tuple(int(record["round"]) for record in scored),
+        values=tuple(float(record[metric]) for record in scored),
+        rounds=len(metrics),
+        seconds=sum(record["seconds"] for record in metrics),
+        failed=sum(len(record["failed"]) for record in metrics),
+        note=note,
+        terms=_terms(study.terms, metrics),
+    )
+
+
+def _terms(names: Sequence[str], metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    phases = [phase.get("terms", {}) for record in metrics for phase in record["phases"].values()]
+    found = {name: [terms[name] for terms in phases if name in terms] for name in names}
+    return {name: statistics.fmean(values) for name, values in found.items() if values}

@@ -1,0 +1,222 @@
+"""Finished cells that are kept: nothing lost, nothing stale, the next ones in a sensible order, and stopped in time."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import random
+import shutil
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_study import STUDY, write_study
+
+from fewfed.errors import DataError, RunError
+from fewfed.reproduction import kept as keeping
+from fewfed.reproduction.comparison import compared
+from fewfed.reproduction.kept import Kept, digest_of
+from fewfed.reproduction.library import Library
+from fewfed.reproduction.outcome import Outcome, outcome_of
+from fewfed.reproduction.page import page
+from fewfed.reproduction.study import Planned, Study
+from fewfed.reproduction.turns import in_turn
+from run_support import called
+
+Fixture = tuple[pytest.CaptureFixture[str], pytest.MonkeyPatch]
+MADE = {"fewfed": "0", "torch": "2", "hardware": "a machine", "commit": "abc"}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return Library(write_study(tmp_path / "reproduce")).study("small")
+
+
+@pytest.fixture
+def at(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fixture:
+    monkeypatch.chdir(tmp_path)
+    write_study(tmp_path / "reproduce")
+    return capsys, monkeypatch
+
+
+def outcome(values: list[float], seconds: float = 1.0, **others: Any) -> Outcome:
+    rounds = tuple(range(1, len(values) + 1))
+    return Outcome("accuracy", rounds, tuple(values), len(values), seconds, **others)
+
+
+def test_a_record_comes_back_as_it_was(study: Study, tmp_path: Path) -> None:
+    kept, run = Kept(tmp_path / "kept"), study.runs[0]
+    given = Outcome("accuracy", (2, 4), (0.25, 0.5), 4, 12.5, 3, "a note", {"correlation": 0.125})
+    path = kept.add(study, run, given, MADE)
+    (record,) = kept.fitting(study).values()
+    assert (record.outcome, record.made) == (given, MADE)
+    before = path.read_bytes()
+    kept.add(study, run, given, MADE)
+    assert path.read_bytes() == before
+    assert len(before) < 600
+
+
+def test_other_settings_make_a_record_stale_and_the_way_of_computing_does_not(study: Study) -> None:
+    resolved = study.runs[0].resolved
+    same = [
+        dataclasses.replace(resolved, experiment=dataclasses.replace(resolved.experiment, **change))
+        for change in ({"executor": "sequential"}, {"checkpoint_seconds": 1.0}, {"exact": True})
+    ]
+    other = [
+        dataclasses.replace(resolved, experiment=dataclasses.replace(resolved.experiment, seed=99)),
+        dataclasses.replace(resolved, training=dataclasses.replace(resolved.training, lr=0.5)),
+        dataclasses.replace(resolved, options=dataclasses.replace(resolved.options, normalise=False)),
+        dataclasses.replace(resolved, spec="fedprox"),
+    ]
+    assert {digest_of(each) for each in same} == {digest_of(resolved)}
+    assert len({digest_of(each) for each in [resolved, *other]}) == 5
+
+
+def test_a_stale_record_does_not_count(study: Study, tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "kept")
+    kept.add(study, study.runs[0], outcome([0.5]), MADE)
+    changed = write_study(tmp_path / "changed", STUDY.replace("batch = 16", "batch = 8"))
+    assert len(kept.fitting(study)) == 1
+    other = Library(changed).study("small")
+    assert (len(kept.of(other)), len(kept.fitting(other))) == (1, 0)
+
+
+DAMAGES: dict[str, bytes] = {
+    "not packed": b"{}",
+    "cut off": gzip.compress(b"{}" * 100)[:15],
+    "no JSON": gzip.compress(b"what"),
+    "nothing in it": gzip.compress(b"{}"),
+    "a list": gzip.compress(b"[1]"),
+    "nested without end": gzip.compress(b"[" * 100_000),
+    "a bomb": gzip.compress(b"[" + b"1," * 30_000_000),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_record_is_named(damage: str, study: Study, tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "kept")
+    path = kept.add(study, study.runs[0], outcome([0.5]), MADE)
+    path.write_bytes(DAMAGES[damage])
+    with pytest.raises(DataError, match=f"{path.name}' is no record of a finished cell"):
+        kept.of(study)
+
+
+def test_records_do_not_outgrow_the_repository(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(tmp_path / "kept")
+    kept.add(study, study.runs[0], outcome([0.5]), MADE)
+    monkeypatch.setattr(keeping, "MOST_BYTES", 500)
+    kept.add(study, study.runs[0], outcome([0.25]), MADE)  # In place of the other.
+    with pytest.raises(RunError, match="more than 500 bytes"):
+        kept.add(study, study.runs[1], outcome([random.Random(k).random() for k in range(200)]), MADE)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_setting_has_its_turn_before_any_has_a_second(study: Study, seed: int) -> None:
+    chance = random.Random(seed)
+    finished: list[tuple[Planned, Outcome]] = []
+    count = dict.fromkeys((run.setting for run in study.runs), 0)
+    left = {run.name for run in study.runs}
+    while left:
+        ordered = in_turn(study.runs, finished)
+        assert {run.name for run in ordered} == left
+        first = ordered[0]
+        assert count[first.setting] == min(count[run.setting] for run in study.runs if run.name in left), (
+            "a setting with fewer seeds was to come first"
+        )
+        count[first.setting] += 1
+        left.remove(first.name)
+        finished.append((first, outcome([0.5], seconds=chance.uniform(1, 9))))
+
+
+def test_the_cheapest_come_first(study: Study) -> None:
+    """By what the same method took with another split."""
+    known = {"fedavg": 5.0, "flea, half": 2.0}
+    done = [run for run in study.runs if run.at["split"] == "iid" and run.at["seed"] == 0]
+    finished = [(run, outcome([0.5], seconds=known[str(run.at["method"])])) for run in done]
+    ordered = in_turn(study.runs, finished)
+    first = [(run.at["split"], run.at["method"]) for run in ordered[:2]]
+    assert first == [("qua:2", "flea, half"), ("qua:2", "fedavg")]
+
+
+def test_the_metric_a_study_names_is_what_is_compared(study: Study) -> None:
+    def record(number: int, **values: Any) -> dict[str, Any]:
+        return {"round": number, "seconds": 1.0, "failed": [], "phases": {"train": {"terms": {}}}, **values}
+
+    mean = dataclasses.replace(study, metric=("accuracy_own_group", "accuracy_groups"))
+    common = [record(k, accuracy=0.9, accuracy_groups=0.1 * k) for k in (1, 2, 3)]
+    personal = [record(k, accuracy=0.9, accuracy_groups=0.5, accuracy_own_group=0.2 * k) for k in (1, 2)]
+    assert outcome_of(mean, common).values == pytest.approx((0.1, 0.2, 0.3))
+    assert outcome_of(mean, personal).values == pytest.approx((0.2, 0.4))
+    assert outcome_of(study, personal).values == (0.9, 0.9)
+    with pytest.raises(RunError, match="accuracy_own_group or accuracy_groups, which the run did not measure"):
+        outcome_of(mean, [record(1, accuracy=0.9)])
+
+
+def test_verdicts(study: Study) -> None:
+    """The published value of this cell is 20.0 +- 1.5."""
+    runs = [run for run in study.runs if run.at["split"] == "qua:2" and run.at["method"] == "fedavg"]
+    for values, expected in (((0.20, 0.22), "agrees"), ((0.30, 0.302), "higher"), ((0.10, 0.102), "lower")):
+        (row,) = compared(study, [(run, outcome([v])) for run, v in zip(runs, values, strict=True)])
+        spread = 100 * statistics.stdev(values)
+        within = abs(100 * statistics.fmean(values) - 20) <= 2 * (spread**2 + 1.5**2) ** 0.5
+        assert (row.verdict("best") == "agrees") == within
+        assert row.verdict("best") == expected
+    (row,) = compared(study, [(runs[0], outcome([0.9]))])
+    assert row.verdict("best") == "one seed"
+
+
+def test_kept_cells_make_the_same_table_as_their_runs(at: Fixture, tmp_path: Path) -> None:
+    code, _, err = called(*at, "reproduce", "small", "--jobs", "1", "--keep", "--cells", "split=qua:2")
+    assert code == 0, err
+    table = tmp_path / "runs" / "reproduce" / "small" / "table.csv"
+    before = table.read_text()
+    table.unlink()
+    code, _, err = called(*at, "reproduce", "small", "--from-kept")
+    assert code == 0, err
+    assert table.read_text() == before
+    assert len(list((tmp_path / "reproduce" / "results" / "small").iterdir())) == 4
+
+
+def test_for_some_minutes_the_next_cells_are_run_and_kept(at: Fixture, tmp_path: Path) -> None:
+    code, _, err = called(*at, "reproduce", "small", "--jobs", "1", "--minutes", "5", "--cells", "seed=0,method=fedavg")
+    assert code == 0, err
+    results = tmp_path / "reproduce" / "results" / "small"
+    assert len(list(results.iterdir())) == 2
+    for folder in list((tmp_path / "runs").rglob("*seed0")):  # Another machine has the records only.
+        shutil.rmtree(folder)
+    code, out, err = called(
+        *at, "reproduce", "small", "--jobs", "1", "--minutes", "5", "--cells", "method=fedavg", "--json"
+    )
+    assert code == 0, err
+    assert len(list(results.iterdir())) == 4
+    assert not list((tmp_path / "runs").rglob("*seed0"))
+    assert [row["seeds"] for row in json.loads(out.splitlines()[-1])["rows"]] == [2, 2]
+
+
+def test_it_stops_in_time_and_goes_on_later(at: Fixture, tmp_path: Path) -> None:
+    write_study(tmp_path / "reproduce", STUDY.replace("rounds = 2", "rounds = 100000"))
+    began = time.monotonic()
+    code, out, err = called(*at, "reproduce", "small", "--jobs", "1", "--minutes", "0.05")
+    assert time.monotonic() - began < 30
+    assert code == 0, err
+    assert "8 cells are left" in out + err
+    (checkpoint,) = (tmp_path / "runs").rglob("checkpoint.safetensors")
+    assert checkpoint.exists()
+
+
+def test_the_page_shows_what_was_run_and_what_was_not(study: Study, tmp_path: Path) -> None:
+    library, kept = Library(tmp_path / "reproduce"), Kept(tmp_path / "kept")
+    assert "- small: two methods on digits" in page(library, kept)
+    for run, value in zip(study.runs[:2], (0.2, 0.3), strict=True):
+        kept.add(study, run, outcome([value / 2, value]), MADE)
+    made = page(library, kept)
+    lines = [line for line in made.splitlines() if line.startswith("| digits")]
+    assert len(lines) == 4
+    assert sum("not run" in line for line in lines) == 3
+    assert "| 2 | 25.0 ± 7.1 | 25.0 ± 7.1 | 18.8 ± 5.3 |" in lines[0]
+    assert "| 20.00 ± 1.50 | +5.0 | agrees |" in lines[0]
+    assert "2 of 8 cells" in made
+    assert "a machine" in made
