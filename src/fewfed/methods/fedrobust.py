@@ -43,21 +43,22 @@ class FedRobust(FedAvg):
         return {name: torch.zeros(shape, dtype=setup.dtype) for name in AFFINE}
 
     def begin(self, ctx: Context) -> Tree:
-        return {**super().begin(ctx), "affine": tree.clone(ctx.state)}
+        return {**super().begin(ctx), **tree.clone(ctx.state)}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        stretch, shift = (work["params"].get(name, work["affine"][name]) for name in AFFINE)
+        stretch, shift = (work["params"].get(name, work[name]) for name in AFFINE)
         price = stretch.square().sum() + shift.square().sum()
         seen = batch._replace(x=batch.x * (1 + stretch) + shift)
         return {**super().loss(work, ctx, seen), "distortion": -self.weight * price}
 
     def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
         # One gradient in all of them; the local optimiser, which may rescale what it is given, sees only the model's.
-        slope, terms = differentiate({**work, "params": {**work["params"], **work["affine"]}})
+        own = {name: work[name] for name in AFFINE}
+        slope, terms = differentiate({**work, "params": {**work["params"], **own}})
         with torch.no_grad():
-            for name in AFFINE:
-                work["affine"][name].add_(slope[name], alpha=self.ascent)
+            for name, leaf in own.items():
+                leaf.add_(slope[name], alpha=self.ascent)
         return {name: slope[name] for name in work["params"]}, terms
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        return super().end(work, ctx)._replace(state=work["affine"])
+        return super().end(work, ctx)._replace(state={name: work[name] for name in AFFINE})
