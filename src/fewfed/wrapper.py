@@ -72,6 +72,9 @@ class Wrapper(Method):
     def predictor(self, server: Tree, state: Tree) -> Tree:
         return self.inner.predictor(server["inner"], state.get("inner", {}))
 
+    def presented(self, model: Tree, x: Tensor) -> Tensor:
+        return self.inner.presented(model, x)
+
 
 W = TypeVar("W", bound=Wrapper)
 

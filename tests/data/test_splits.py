@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 
 import numpy as np
@@ -204,6 +205,29 @@ def test_same_seed_same_split_other_seed_other_split(rule: str) -> None:
         return make_split(rule, BALANCED, 10, 20, seed).digest
 
     assert digest(4) == digest(4) != digest(5)
+
+
+def test_a_part_of_natural_groups_has_a_floor_where_one_is_asked_for() -> None:
+    """FedFA's mini-Prostate: int(max(0.1 · n, 32)) of n slices, here an eighth of the 80 % that are not tested."""
+    totals, sixth = [261, 157, 468, 384, 411, 175], [32, 32, 46, 38, 41, 32]
+    trained = [n - math.ceil(n / 5) for n in totals]
+    site = np.repeat(np.arange(6), trained)
+    split = make_split("domain", np.zeros(len(site), int), 1, 0, 0, groups={"domain": site}, volume=0.125, min_size=32)
+    assert [int(max(0.1 * n, 32)) for n in totals] == sixth
+    assert np.abs(split.sizes - sixth).max() <= 1, "ours rounds, theirs cuts"
+    for client in range(6):
+        rows = split.rows(client)
+        assert len(set(rows.tolist())) == len(rows)
+        assert set(site[rows].tolist()) == {client}
+    plain = make_split("domain", np.zeros(len(site), int), 1, 0, 0, groups={"domain": site}, volume=0.125)
+    assert plain.sizes.tolist() == [round(n / 8) for n in trained]
+
+
+def test_a_group_smaller_than_the_floor_is_refused() -> None:
+    with pytest.raises(ConfigError, match="leaves a client with 3 rows but at least 5"):
+        make_split(
+            "domain", np.zeros(9, int), 1, 0, 0, groups={"domain": np.array([0] * 6 + [1] * 3)}, volume=0.5, min_size=5
+        )
 
 
 def test_natural_groups_are_clients_in_order_of_their_ids() -> None:

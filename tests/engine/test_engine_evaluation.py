@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss, recall_score
+from torch import Tensor
 
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
@@ -16,6 +17,8 @@ from fewfed.engine.evaluation import Evaluate
 from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.job import Job
 from fewfed.engine.loop import run_rounds
+from fewfed.errors import RunError
+from fewfed.methods.fedavg import FedAvg
 from fewfed.task import Score
 from fewfed.tasks.classification import Classification
 from fewfed.tasks.regression import Regression
@@ -128,3 +131,28 @@ def test_regression_scores_are_half_squared_errors_and_hits_within_the_tolerance
     score = Regression(tolerance=0.5).score(output, y)
     assert score.accuracy == pytest.approx(2 / 3)
     assert score.mean_loss == pytest.approx(((0.5**2) + 0 + 2**2) / 2 / 3)
+
+
+@dataclass(frozen=True)
+class Presents(FedAvg):
+    """Test inputs become what `made` makes of them."""
+
+    made: Any = None
+
+    def presented(self, model: Tree, x: Tensor) -> Tensor:
+        found: Tensor = self.made(x)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda x: 1 // 0, "ZeroDivisionError"),
+        (lambda x: None, "its result is a NoneType: expected torch.float32"),
+        (lambda x: x[:, :, :4], "expected torch.float32 .*, as the inputs are"),
+        (lambda x: x.double(), "its result is torch.float64"),
+    ],
+)
+def test_what_a_method_makes_of_test_inputs_is_looked_at(made: Any, says: str) -> None:
+    with pytest.raises(RunError, match=f"method 'fedavg', presented: .*{says}"):
+        run(job_of(Presents(made)), rounds=1, observers=[Evaluate()])

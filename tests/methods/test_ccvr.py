@@ -48,6 +48,17 @@ def test_pooling_many_clients_equals_numpys_covariance_of_all_rows() -> None:
         assert np.allclose(union.covariance[c], np.cov(x[y == c].T), atol=1e-10)
 
 
+def test_the_covariance_survives_a_mean_a_million_times_the_deviation() -> None:
+    draw = np.random.default_rng(3)
+    mixing = np.array([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.3, 0.2, 0.9]])
+    x = (1e4 + 1e-2 * draw.normal(size=(1500, 3)) @ mixing.T).astype(np.float32)
+    parts = [moments(torch.tensor(rows), torch.zeros(len(rows), dtype=torch.long), 1) for rows in np.split(x, 5)]
+    union = pooled(*(sum(part[name] for part in parts) for name in ("sum", "outer", "count")))
+    expected = np.cov(x.astype(np.float64).T)
+    assert np.allclose(union.mean[0], x.astype(np.float64).mean(0), rtol=0, atol=1e-6)
+    assert np.allclose(union.covariance[0], expected, rtol=0, atol=1e-3 * expected.max())
+
+
 def test_a_single_row_has_no_spread_and_a_singular_covariance_has_a_root() -> None:
     z = torch.tensor([[1.3, 2.7, 0.1]])
     lone = pooled(*moments(z, torch.tensor([1]), 3).values())

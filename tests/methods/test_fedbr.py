@@ -9,6 +9,7 @@ import torch
 from fewfed.data.examples import Examples
 from fewfed.method import Context
 from fewfed.methods.fedbr import STAGE, FedBR
+from fewfed.methods.registry import choose
 from fewfed.networks.projector import projector, projector_weights
 from fewfed.phase import Clock, Cohort, Phase
 from fewfed.plan import Random
@@ -110,6 +111,20 @@ def test_the_ports_projector_has_the_published_size(flea_values: dict[str, dict[
     count = sum(value.numel() for value in weights.values())
     assert count == flea_values["parameter_counts"]["fedbr_discriminator_1280_256_256_512"]
     assert projector(STAGE, 1280, (256, 256, 512)).parameter_count() == count
+
+
+def test_the_authors_projector_has_one_hidden_layer_of_twice_the_features() -> None:
+    """d to 2d, 2d to 2d and 2d to d, each with a bias: 8d² + 5d numbers."""
+    method = choose("fedbr:official").method
+    assert isinstance(method, FedBR)
+    _, work, _, _ = turn(method)
+    own = {name: value for name, value in work["params"].items() if name.startswith(STAGE)}
+    assert [tuple(value.shape) for name, value in own.items() if name.endswith("weight")] == [
+        (128, 64),
+        (128, 128),
+        (64, 128),
+    ]
+    assert sum(value.numel() for value in own.values()) == 8 * 64**2 + 5 * 64
 
 
 def test_setup_asks_for_nothing_but_means() -> None:

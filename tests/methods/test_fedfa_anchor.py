@@ -55,6 +55,26 @@ def test_anchors_move_after_each_epoch_for_the_classes_that_are_there() -> None:
     torch.testing.assert_close(work["anchors"], torch.tensor([[2.0, 0.5], [0.25, 6.25], [1.0, 1.0]]))
 
 
+def test_the_loss_keeps_the_received_anchors_while_those_to_upload_move() -> None:
+    """As the release: two epochs of two batches, with the anchors of both terms as they were received."""
+    net = through(2)
+    data = Examples(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([0, 1]))
+    received = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    method = FedFAAnchor(weight=0.1, keep=0.5)
+    shared, phase = {"model": net.model(), "anchors": received}, Phase("train", method, 2)
+    ctx = context(net, data, shared, task=Classification(2), phase=phase, steps=4)
+    work = method.begin(ctx)
+    work["params"]["head.weight"].copy_(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))
+    pull, calibrate = 0.1 * torch.tensor([1.0, 9.0]) / 2, (math.log1p(math.exp(-3)) + math.log(2)) / 2
+    for step in range(4):
+        terms = method.loss(work, ctx, batch_of(data.rows(torch.tensor([step % 2]))))
+        assert float(terms["anchor"]) == pytest.approx(float(pull[step % 2]))
+        assert float(terms["calibrate"]) == pytest.approx(calibrate)
+    assert torch.equal(shared["anchors"], torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    uploaded = method.end(work, ctx).upload["anchors"]
+    torch.testing.assert_close(uploaded, torch.tensor([[1.75, 0.0], [0.0, 3.25]]))
+
+
 def test_calibration_reaches_the_head_alone() -> None:
     net, data = digits_network(), digits_federation().examples(0)
     ctx = context(net, data, {"model": net.model(), "anchors": torch.eye(10, 64)}, steps=2)

@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fewfed.errors import ConfigError
+from fewfed.method import Combined
 from fewfed.methods.fedfed import FedFed
 from fewfed.networks.cvae import vae
 from fewfed.phase import Clock, Combine
@@ -38,8 +39,9 @@ def test_the_distillation_loss_is_the_four_terms() -> None:
     robust = coder.apply(coder.model(), mean + (log_variance / 2).exp() * draw["code"], start=2)
     noisy = data.x - robust + 0.5 * draw["noise"][0]
     torch.testing.assert_close(terms["reconstruct"], 5 * (data.x - robust).square().mean())
-    kl = 0.5 * (mean.square() + log_variance.exp() - log_variance - 1)
-    torch.testing.assert_close(terms["kl"], 0.005 * kl.mean())
+    # As released: summed over rows and code, then divided by rows times 3 times the code's length.
+    kl = -0.5 * (1 + log_variance - mean.pow(2) - log_variance.exp()).sum() / (len(data) * 3 * 4)
+    torch.testing.assert_close(terms["kl"], 0.005 * kl)
     model = net.model()
     torch.testing.assert_close(terms["sensitive"], 2 * cross_entropy(net.apply(model, noisy), data.y))
     torch.testing.assert_close(terms["plain"], 0.4 * cross_entropy(net.apply(net.model(), data.x), data.y))
@@ -50,8 +52,9 @@ def test_every_client_shares_a_noisy_copy_of_each_row_for_each_noise() -> None:
     ran = run(job_of(FedFed(noises=(0.1, 0.2, 0.3)), federation), rounds=4, cohort=2)
     assert len(ran.server["labels"]) == 3 * 18
     assert ran.server["parts"].shape == (3 * 18, 1, 8, 8)
-    labels = torch.cat([federation.examples(client).y.repeat(3) for client in range(4)])
-    assert torch.equal(ran.server["labels"], labels)
+    labels = torch.cat([federation.examples(client).y for client in range(4)])
+    assert torch.equal(ran.server["labels"], labels.repeat_interleave(3)), "the copies of a row lie side by side"
+    assert torch.equal(ran.server["counts"], torch.bincount(labels, minlength=10))
     share = next(phase for phase in FedFed().phases(Clock(1, 4, 1)) if phase.name == "share")
     assert {upload.combine for upload in share.uploads.values()} == {Combine.CONCAT}
 
@@ -64,15 +67,46 @@ def test_the_noise_on_shared_parts_has_the_size_it_says() -> None:
     assert float((noisy - quiet).std()) == pytest.approx(0.25, rel=0.03)
 
 
-def test_a_step_takes_as_many_shared_rows_as_local_ones() -> None:
+def test_the_loss_is_that_of_local_and_shared_rows_together() -> None:
     net, data, others = digits_network(), digits_federation().examples(0), digits_federation().examples(1)
     shared = {"model": net.model(), "parts": others.x, "labels": others.y}
     ctx, row = context(net, data, shared), torch.arange(len(data)).flip(0)
     ours = FedFed().loss(trainable(net.model()), ctx, batch_of(data, {"row": row}))["task"]
     output = net.apply(net.model(), torch.cat([data.x, others.x[row]]))
     torch.testing.assert_close(ours, cross_entropy(output, torch.cat([data.y, others.y[row]])))
-    drawn = FedFed().draw(ctx.plan.random(0, "train", 0), ctx, 8)
-    assert len(drawn["row"]) == 8
+
+
+def test_a_step_draws_a_row_of_each_noise_for_each_local_row_and_every_class_alike() -> None:
+    """Two noises, classes of 40, 3 and 1 rows: each noise gives as many of each class, counted one by one."""
+    method = FedFed(noises=(0.1, 0.2))
+    job = job_of(method)
+    labels = torch.tensor([7] * 25 + [2] * 3 + [7] * 15 + [4])
+    values = {"parts": torch.arange(88.0).reshape(88, 1), "labels": labels.repeat_interleave(2)}
+    share = next(phase for phase in method.phases(Clock(3, 8, 1)) if phase.name == "share")
+    server = share.does.absorb(method.server_init(job.setup), Combined(values, (0, 1), (1.0, 1.0)))
+    ctx = context(digits_network(), digits_federation().examples(0), method.broadcast(server))
+    random, seen = ctx.plan.random(0, "train", 0), []
+    for _ in range(200):
+        row = method.draw(random, ctx, 9)["row"]
+        assert row.shape == (18,)
+        assert (row % 2).tolist() == [0] * 9 + [1] * 9, "one of each noise"
+        for part in row.split(9):
+            assert torch.bincount(values["labels"][part], minlength=10)[[2, 4, 7]].tolist() == [3, 3, 3]
+        seen.append(row)
+    drawn = torch.bincount(torch.cat(seen), minlength=88)
+    assert int(drawn.min()) > 0, "every shared row is used"
+    of_seven = drawn[values["labels"] == 7]
+    assert float(of_seven.float().mean()) == pytest.approx(200 * 3 / 40)
+    assert int(of_seven.max()) < 40
+
+
+def test_the_distillation_has_the_authors_optimiser_whatever_the_run_has() -> None:
+    job = job_of(FedFed(), training={"optimizer": "sgd", "lr": 0.5, "lr_decay": 0.3, "weight_decay": 0.1})
+    distil, *_, train = job.method.phases(Clock(1, 8, 1))
+    chosen = job.training_of(distil)
+    assert (chosen.optimizer, chosen.lr_at(5), chosen.weight_decay) == ("adamw", 1e-3, 1e-6)
+    assert (chosen.beta1, chosen.beta2) == (0.9, 0.999)
+    assert job.training_of(train).optimizer == "sgd"
 
 
 def test_without_distillation_it_is_fedavg_bit_for_bit() -> None:

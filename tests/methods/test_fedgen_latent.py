@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from fewfed import tree
 from fewfed.data.examples import Examples
-from fewfed.methods.fedgen_latent import FedGenLatent
+from fewfed.method import Batch, Context, Differentiate
+from fewfed.methods.fedgen_latent import FedGenLatent, Generate
 from fewfed.networks.generator import LATENT_NOISE, conditioned, latent_generator
 from fewfed.phase import Clock, Combine
 from fewfed.plan import Random
-from support import batch_of, context, digits, digits_federation, digits_network, gradients, job_of, run, trainable
+from support import (
+    batch_of,
+    context,
+    digits,
+    digits_federation,
+    digits_network,
+    gradients,
+    in_double,
+    job_of,
+    run,
+    trainable,
+)
 
 NET = digits_network()
 GENERATOR = latent_generator((64,), 10, 0)
@@ -101,6 +115,39 @@ def test_what_the_server_sees_is_declared() -> None:
     cohorts = [view.cohort for view in ended.views]
     seen = sum(job_counts(client) for cohort in cohorts for client in cohort)
     assert torch.equal(ended.server["seen"], seen)
+
+
+def test_the_generators_adam_goes_on_over_rounds_at_a_falling_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against torch's own Adam, one for the whole run, given the same gradients: its rate falls by 0.98 a round."""
+    slopes: list[tree.Tree] = []
+    plain = Generate.gradient
+
+    def noted(self: Generate, differentiate: Differentiate, work: tree.Tree, ctx: Context, batch: Batch) -> Any:
+        def keeping(point: tree.Tree) -> tuple[tree.Tree, tree.Tree]:
+            slope, terms = differentiate(point)
+            slopes.append(tree.clone(slope))
+            return slope, terms
+
+        return plain(self, keeping, work, ctx, batch)
+
+    monkeypatch.setattr(Generate, "gradient", noted)
+    method = FedGenLatent(steps=4, batch=16)
+    job = in_double(job_of(method, digits_federation(4, 12), training={"epochs": 1}))
+    ended = run(job, rounds=3, cohort=3)
+    assert len(slopes) == 12
+    params = latent_generator((64,), 10, job.plan.seed, torch.float64).model()["params"]
+    leaves = [value.clone().requires_grad_() for value in params.values()]
+    adam = torch.optim.Adam(leaves, lr=3e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2)
+    falling = torch.optim.lr_scheduler.ExponentialLR(adam, gamma=0.98)
+    for number, slope in enumerate(slopes, 1):
+        for leaf, name in zip(leaves, params, strict=True):
+            leaf.grad = slope[name]
+        adam.step()
+        if number % 4 == 0:
+            falling.step()
+    found = ended.server["generator"]["params"]
+    for leaf, name in zip(leaves, params, strict=True):
+        torch.testing.assert_close(found[name], leaf.detach(), rtol=1e-9, atol=1e-10)
 
 
 def job_counts(client: int) -> torch.Tensor:

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 
 from fewfed import tree
+from fewfed.engine.evaluation import Evaluate
+from fewfed.engine.executor import Executor
+from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.options import Options as DeviceOptions
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.executors.workers.executor import Workers
+from fewfed.engine.executors.workers.options import Options as WorkersOptions
 from fewfed.methods.fedharmo import FedHarmo, with_amplitude
+from fewfed.methods.registry import choose
 from fewfed.phase import Clock
 from fewfed.tree import Tree
-from support import batch_of, context, digits_federation, digits_network, gradients, job_of, run, same, trainable
+from support import (
+    batch_of,
+    context,
+    digits_federation,
+    digits_network,
+    gradients,
+    in_double,
+    job_of,
+    run,
+    same,
+    trainable,
+)
 
 
 def test_window_zero_replaces_the_mean_brightness_alone() -> None:
@@ -76,6 +97,58 @@ def test_amplitudes_are_averaged_once_over_all_clients() -> None:
     assert ran.views[0].phases[0].combined.clients == (0, 1, 2, 3)
     sent = [upload for view in ran.views for result in view.phases for upload in result.phase.uploads.values()]
     assert not any(upload.combine.seen_raw for upload in sent)
+
+
+def test_every_clients_amplitudes_count_alike_however_many_rows_it_has() -> None:
+    federation = digits_federation(3, [2, 9, 30])
+    ran = run(job_of(FedHarmo(momentum=0.0), federation), rounds=1, cohort=3)
+    own = [np.abs(np.fft.fft2(federation.examples(client).x.double().numpy())).mean(0) for client in range(3)]
+    np.testing.assert_allclose(ran.server["amplitude"].numpy(), np.mean(own, 0), rtol=1e-5, atol=1e-5)
+
+
+def with_numpys_amplitude(x: np.ndarray, amplitude: np.ndarray) -> np.ndarray:
+    """As the authors' layer: the middle of the shifted spectrum has the shared amplitude, phases stay."""
+    spectrum = np.fft.fft2(x)
+    size, phase = np.fft.fftshift(np.abs(spectrum), axes=(-2, -1)), np.angle(spectrum)
+    middle = size.shape[-2] // 2, size.shape[-1] // 2
+    size[..., middle[0], middle[1]] = np.fft.fftshift(amplitude, axes=(-2, -1))[..., middle[0], middle[1]]
+    return np.real(np.fft.ifft2(np.fft.ifftshift(size, axes=(-2, -1)) * np.exp(1j * phase)))
+
+
+@pytest.mark.parametrize("kind", ["sequential", "workers", "device"])
+def test_the_model_is_scored_on_inputs_with_the_shared_amplitudes(kind: str) -> None:
+    job = in_double(job_of("fedharmo", digits_federation(4)))
+    made: dict[str, Callable[[], Executor]] = {
+        "sequential": lambda: Sequential(job),
+        "workers": lambda: Workers(job, options=WorkersOptions(2, 1, "plain")),
+        "device": lambda: Device(job, options=DeviceOptions("stacked", stack=2, device="cpu")),
+    }
+    executor = made[kind]()
+    try:
+        ran = run(job, rounds=2, cohort=3, executor=executor, observers=[Evaluate()])
+    finally:
+        executor.close()
+    test, model = job.federation.test, ran.server["model"]
+    seen = torch.tensor(with_numpys_amplitude(test.x.numpy(), ran.server["amplitude"].numpy()))
+    losses = [
+        float(torch.nn.functional.cross_entropy(job.net.apply(model, x, train=False), test.y)) for x in (seen, test.x)
+    ]
+    assert ran.metrics[-1]["loss"] == pytest.approx(losses[0], rel=1e-9)
+    assert abs(losses[0] - losses[1]) > 1e-5, "or nothing was tested"
+
+
+def test_a_wrapper_presents_what_it_wraps_presents() -> None:
+    ran = run(job_of("ccvr(fedharmo)", digits_federation(4, 20)), rounds=1, cohort=3)
+    method = choose("ccvr(fedharmo)").method
+    model, amplitude = method.predictor(ran.server, {}), ran.server["inner"]["amplitude"]
+    x = digits_federation().test.x[:3]
+    torch.testing.assert_close(method.presented(model, x), with_amplitude(x, amplitude, 0.0))
+    net, features = digits_network(), ran.views[-1].phases[-2].combined.values["features"]
+    inputs = torch.cat([digits_federation(4, 20).examples(client).x for client in range(4)])
+    everybody = net.apply(
+        ran.server["inner"]["model"], with_amplitude(inputs, amplitude, 0.0), stop=net.penultimate, train=False
+    )
+    assert float((features.unsqueeze(1) - everybody).abs().amax(2).min(1).values.max()) < 1e-5
 
 
 def test_with_both_parts_off_it_is_fedavg_bit_for_bit() -> None:

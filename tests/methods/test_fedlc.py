@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,6 +33,32 @@ def test_the_loss_is_the_specifications_value(flea_values: dict[str, Any], tau: 
     net, ctx, data = case_of(flea_values)
     terms = FedLC(tau=tau).loss(net.model(), ctx, batch_of(data))
     assert terms["task"].item() == pytest.approx(flea_values["fedlc"][key], abs=1e-6)
+
+
+def test_as_printed_the_sum_goes_over_the_other_classes() -> None:
+    """−log( e^{f_y − tau·n_y^(−1/4)} / Σ_{c≠y} e^{f_c − tau·n_c^(−1/4)} ), row by row."""
+    draw = np.random.default_rng(5)
+    logits, y, counts, tau = draw.normal(size=(7, 4)), draw.integers(0, 4, 7), np.array([3, 50, 1, 20]), 0.7
+    margin = tau * counts**-0.25
+    expected = [
+        -np.log(np.exp(row[c] - margin[c]) / sum(np.exp(row[i] - margin[i]) for i in range(4) if i != c))
+        for row, c in zip(logits, y, strict=True)
+    ]
+    net, data = linear_network(np.eye(4).tolist()), Examples(torch.tensor(logits), torch.tensor(y))
+    ctx = dataclasses.replace(context(net, data, task=Classification(4)), counts=torch.tensor(counts))
+    method, work = FedLC(tau=tau, denominator="others", floor=1e-12), trainable(net.model())
+    found = method.loss(work, ctx, batch_of(data))["task"]
+    assert float(found.detach()) == pytest.approx(np.mean(expected), abs=1e-9)
+    assert torch.isfinite(gradients(found, work)["head.weight"]).all()
+
+
+def test_as_printed_a_client_of_one_class_stays_finite() -> None:
+    net = linear_network(torch.eye(3).tolist())
+    data = Examples(torch.randn(5, 3, dtype=torch.float64), torch.ones(5, dtype=torch.long))
+    work = trainable(net.model())
+    loss = FedLC(denominator="others").loss(work, context(net, data, task=Classification(3)), batch_of(data))["task"]
+    assert torch.isfinite(loss)
+    assert torch.isfinite(gradients(loss, work)["head.weight"]).all()
 
 
 def test_a_class_without_rows_is_removed_but_finite(flea_values: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fewfed.data.examples import Examples
 from fewfed.errors import ConfigError
@@ -110,6 +110,37 @@ def test_no_weight_on_others_is_the_plain_loss(flea_values: dict[str, Any]) -> N
     assert float(total(method, method.loss(work, ctx, batch)).detach()) == pytest.approx(float(plain.detach()))
 
 
+def as_released(layers: nn.Sequential, x: Tensor, y: Tensor, mean_x: Tensor, mean_y: Tensor, lam: float) -> Tensor:
+    """The order of FLea's released step: an unmixed pass whose loss nobody uses, then the loss of the mixture."""
+    layers.train()
+    nn.functional.cross_entropy(layers(x), y)
+    target = lam * nn.functional.one_hot(y, 10) + (1 - lam) * mean_y
+    return -(torch.log_softmax(layers(lam * x + (1 - lam) * mean_x), 1) * target).sum() / len(x)
+
+
+@pytest.mark.parametrize("unmixed", [True, False])
+def test_batchnorm_sees_the_unmixed_batch_first_and_nothing_else_does(unmixed: bool) -> None:
+    torch.manual_seed(2)
+    layers = nn.Sequential(
+        nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
+    ).double()
+    net, data = Network.of(layers), digits()[0].rows(torch.arange(8))
+    x, others = data.x.double(), digits()[0].x[20:23].double()
+    mean_y = torch.eye(10, dtype=torch.float64)[[1, 5, 7]]
+    ctx = context(net, Examples(x, data.y), {"mean_x": others, "mean_y": mean_y})
+    work, row, lam = trainable(net.model()), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]), 0.3
+    drawn = {"row": row, "lam": torch.tensor([lam], dtype=torch.float64)}
+    method = FedMix(unmixed_pass=unmixed)
+    found = method.loss(work, ctx, Batch(x, data.y, drawn))["task"]
+    expected = as_released(layers, x, data.y, others[row], mean_y[row], lam)
+    assert torch.allclose(found, expected)
+    slopes = torch.autograd.grad(expected, list(layers.parameters()))
+    assert all(torch.allclose(a, b) for a, b in zip(gradients(found, work).values(), slopes, strict=True))
+    for name in ("running_mean", "running_var"):
+        close = torch.allclose(work["buffers"][f"layer2.{name}"], getattr(layers[1], name))
+        assert close is unmixed
+
+
 def test_running_statistics_move_once_a_step_in_the_expansion() -> None:
     net, (train, _) = digits_network(), digits()
     data = train.rows(torch.arange(8))
@@ -181,7 +212,7 @@ def test_every_preset_trains_without_a_failed_client(spec: str) -> None:
 
 
 def test_presets_choose_the_form() -> None:
-    assert choose("fedmix").method == choose("fedmix:flea").method == FedMix(form="mixup")
+    assert choose("fedmix").method == choose("fedmix:flea").method == FedMix(form="mixup", unmixed_pass=True)
     assert choose("fedmix:taylor").method == FedMix(form="taylor")
 
 

@@ -83,6 +83,26 @@ def test_the_server_step_brings_heads_closer_to_their_simplex() -> None:
     assert torch.equal(sent, ran.server["heads"]["1"]["head.weight"])
 
 
+def test_the_server_step_is_plain_sgd_on_the_mean_distance_of_the_cohort() -> None:
+    """The release's server: SGD of rate 0.5 on all members' heads at once, their mean norm and no other factor."""
+    method = FLUTE(server_lr=0.5, collapse=0.25)
+    job = job_of(method, digits_federation(3))
+    ran = run(job, rounds=1, cohort=3)
+    kept = states(ran.views[-1].executor, 3)
+    heads = [kept[client]["head"]["head.weight"].clone().requires_grad_() for client in range(3)]
+    distances = []
+    for client, weight in enumerate(heads):
+        gram, held = weight @ weight.T, (job.federation.counts(client) > 0).float()
+        simplex = (torch.eye(10) - torch.ones(10, 10) / 10) / math.sqrt(9) * held.outer(held)
+        distances.append((gram / gram.square().sum().sqrt() - simplex).square().sum().sqrt())
+    (sum(distances) / 3).backward()
+    torch.optim.SGD(heads, lr=0.5).step()
+    for client, weight in enumerate(heads):
+        found = ran.server["heads"][str(client)]["head.weight"]
+        torch.testing.assert_close(found, weight.detach(), rtol=1e-5, atol=1e-6)
+        assert not torch.allclose(found, kept[client]["head"]["head.weight"], rtol=1e-5, atol=1e-6)
+
+
 def test_with_one_epoch_everything_is_joint() -> None:
     assert [phase.epochs for phase in FLUTE().phases(Clock(0, 5, 1))] == [0, 1]
     assert run(job_of("flute", training={"epochs": 1}), rounds=2).metrics[-1]["failed"] == []

@@ -20,6 +20,7 @@ from fewfed.methods.flea import FLea
 from fewfed.methods.flea_official import FLeaOfficial
 from fewfed.methods.registry import choose, presets_of, registered, wrapped_field
 from fewfed.phase import Phase
+from fewfed.runs.experiment import resolve
 from fewfed.settings import describe, setting
 from fewfed.tree import Tree
 from fewfed.wrapper import Around, Wrapper
@@ -116,6 +117,14 @@ def test_presets_are_the_defaults_the_named_ones_and_released_variants() -> None
     assert choose("fedmix:taylor").method == FedMix(form="taylor")
     assert dict(choose("flea").training) == {}
     assert choose("flea:official").training["reset"] == "step"
+
+
+@pytest.mark.parametrize(
+    ("spec", "rate"), [("flair:authors", 0.01), ("flute:released", 0.01), ("fedharmo:released", 1e-4)]
+)
+def test_rates_stay_where_the_sources_have_no_decay(spec: str, rate: float) -> None:
+    training = resolve(spec, {}).training
+    assert [training.lr_at(round) for round in (0, 1, 499)] == [rate] * 3
 
 
 def test_values_win_over_the_preset_and_the_preset_over_defaults() -> None:

@@ -1,4 +1,4 @@
-"""Leave-one-client-out: one natural group trains nowhere and is all there is to test on."""
+"""Leave-one-client-out: one natural group trains nowhere, and its part of the test rows is what is tested on."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from fewfed.errors import ConfigError, did_you_mean
 
 
 def leave_out(dataset: Dataset, grouping: str, wanted: str) -> Dataset:
-    """The data set whose test part is every row of one group and whose training part is every other training row.
+    """The data set whose test part is one group's test rows and whose training part is every other training row.
 
-    `wanted` is a group's name, or else the number its client has when nobody is left out. Test rows of other groups are
-    not used; where the data does not say whose its test rows are, only the group's training rows are tested on.
+    `wanted` is a group's name, or else the number its client has when nobody is left out. Test rows of other groups,
+    and training rows of this one, are not used: the numbers then stand beside those of runs in which it trains. Where
+    the group has no test rows, or the data does not say whose they are, its training rows are tested on.
     """
     if grouping not in NATURAL:
         raise ConfigError(
@@ -39,13 +40,15 @@ def leave_out(dataset: Dataset, grouping: str, wanted: str) -> Dataset:
     unseen, others = np.flatnonzero(ids == group), np.flatnonzero(ids != group)
     tested = dataset.test_groups.get(grouping, np.full(len(dataset.test), -1)) == group
     theirs = torch.from_numpy(np.flatnonzero(tested))
-    note = f"tested on the unseen {grouping} '{dataset.group_name(grouping, group)}'"
+    tested_on = dataset.test.rows(theirs) if len(theirs) else dataset.train.rows(torch.from_numpy(unseen))
+    which = "" if len(theirs) else ", its training rows: it has no test rows that are known"
+    note = f"tested on the unseen {grouping} '{dataset.group_name(grouping, group)}'{which}"
     return dataclasses.replace(
         dataset,
         train=dataset.train.rows(torch.from_numpy(others)),
-        test=dataset.train.rows(torch.from_numpy(unseen)).join(dataset.test.rows(theirs)),
+        test=tested_on,
         groups={name: members[others] for name, members in dataset.groups.items()},
-        test_groups={grouping: np.full(len(unseen) + len(theirs), group)},
+        test_groups={grouping: np.full(len(tested_on), group)},
         note="; ".join(part for part in (dataset.note, note) if part),
     )
 

@@ -75,9 +75,18 @@ def size_skew(pool: Pool, clients: int, generator: np.random.Generator, beta: fl
 
 
 def natural(
-    name: str, groups: Mapping[str, np.ndarray], rows: int, clients: int, volume: float, generator: np.random.Generator
+    name: str,
+    groups: Mapping[str, np.ndarray],
+    rows: int,
+    clients: int,
+    volume: float,
+    least: int,
+    generator: np.random.Generator,
 ) -> Assigned:
-    """One client for each group id, in the order of the ids; `volume` is taken within each group, at least one row."""
+    """One client for each group id, in the order of the ids.
+
+    `volume` is taken within each group, but one row and `least` rows are left of it, where it has as many.
+    """
     if name not in groups:
         known = f"only {', '.join(sorted(groups))} ids" if groups else "no natural groups"
         rules = " or ".join(f"'{group}'" for group in sorted(groups)) or "a rule such as 'iid' or 'dir:0.5'"
@@ -97,5 +106,6 @@ def natural(
     if volume == 1:
         return Assigned(Flat(order, sizes))
     parts = np.split(order, np.cumsum(sizes)[:-1])
-    parts = [np.sort(generator.choice(part, max(1, round(volume * len(part))), replace=False)) for part in parts]
-    return Assigned(parts)
+    taken = [max(1, min(least, len(part)), round(volume * len(part))) for part in parts]
+    drawn = [generator.choice(part, size, replace=False) for part, size in zip(parts, taken, strict=True)]
+    return Assigned([np.sort(part) for part in drawn])

@@ -186,8 +186,9 @@ def make_split(
     """Hand rows out to clients by `rule`; the same arguments give the same split.
 
     `volume` is the fraction of the rows handed out, chosen at random. `min_size` is the smallest client allowed (1
-    unless the rule has its own; 0 lets clients be empty). `legacy_seed` draws `qua` and `dir` exactly as the released
-    FLea code does. `options` are the finer settings of `dir` and `dirm`; `min_size` wins over the one in there.
+    unless the rule has its own; 0 lets clients be empty); of a natural group `volume` leaves that many rows.
+    `legacy_seed` draws `qua` and `dir` exactly as the released FLea code does. `options` are the finer settings of
+    `dir` and `dirm`; `min_size` wins over the one in there.
     `dir-released` is `dir` with `released_options`, which must be given.
     """
     parsed = parse_rule(rule)
@@ -203,7 +204,7 @@ def make_split(
     if parsed.path is not None:
         assigned = from_file(parsed.path, len(labels), clients, needed)
     elif parsed.name in NATURAL:
-        assigned = natural(parsed.name, groups or {}, len(labels), clients, volume, generator)
+        assigned = natural(parsed.name, groups or {}, len(labels), clients, volume, needed, generator)
     else:
         pool = Pool(labels, _volume(len(labels), volume, generator), classes)
         if len(pool) < clients * needed:

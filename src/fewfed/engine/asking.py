@@ -98,6 +98,16 @@ def predictor(job: Job, server: Tree, state: Tree) -> Tree:
     return found
 
 
+def presented(job: Job, model: Tree, x: Tensor) -> Tensor:
+    """Test inputs as the model that predicts is to see them."""
+    whose = _whose(job.method, "presented")
+    found: Any = _asked(whose, lambda: job.method.presented(model, x))
+    if not isinstance(found, Tensor) or found.shape != x.shape or found.dtype != x.dtype:
+        kind = _form(found) if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise RunError(f"{whose}: its result is {kind}: expected {_form(x)}, as the inputs are")
+    return found
+
+
 def _tree(whose: str, call: Callable[[], Tree], server: Tree | None = None) -> Tree:
     found = _asked(whose, call, server)
     try:

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from fewfed.engine import layout
+from fewfed.engine import asking, layout
 from fewfed.engine.job import Job
 from fewfed.task import Score
 from fewfed.tree import Tree
@@ -28,7 +28,7 @@ def evaluate(job: Job, model: Tree, first: int = 0, last: int | None = None, cha
     with torch.no_grad():
         for start in range(first, rows, at_once):
             stop = min(start + at_once, rows)
-            output = job.net.apply(model, test.x[start:stop], train=False)
+            output = job.net.apply(model, asking.presented(job, model, test.x[start:stop]), train=False)
             score = scored(job, layout.plain(output) if channels_last else output, start, stop)
             total = score if total is None else total + score
     if total is None:

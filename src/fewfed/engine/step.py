@@ -36,10 +36,14 @@ class Step:
         does = ctx.phase.does
 
         def differentiate(point: Tree) -> tuple[Tree, Tree]:
+            # A method may ask for the gradient in more than it lets the optimiser train.
+            leaves = {
+                name: leaf if leaf.requires_grad else leaf.detach().requires_grad_()
+                for name, leaf in point["params"].items()
+            }
             with self._precision():
-                terms = does.loss(point, ctx, batch)
+                terms = does.loss({**point, "params": leaves}, ctx, batch)
                 total = self._total(terms)
-            leaves = point["params"]
             grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
             return dict(zip(leaves, grads, strict=True)), {name: value.detach() for name, value in terms.items()}
 

@@ -112,7 +112,8 @@ class Collect(Part[CCVR]):
 
     def end(self, work: Tree, ctx: Context) -> Report:
         rows = self._rows(ctx)
-        features = ctx.net.apply(work, ctx.data.x[rows], stop=self.method.position(ctx.net), train=False)
+        x = self.method.presented(work, ctx.data.x[rows])
+        features = ctx.net.apply(work, x, stop=self.method.position(ctx.net), train=False)
         labels = ctx.data.y[rows]
         if self.method.form == "features":
             return Report({"features": features, "labels": labels}, {}, ctx.weight)
@@ -160,9 +161,18 @@ class Calibrate(Part[CCVR]):
 
 
 def moments(z: Tensor, y: Tensor, classes: int) -> Tree:
-    """What one client adds to everybody's moments: per class the sum, the sum of outer products and the count."""
+    """What one client adds to everybody's moments: per class the sum, the sum of outer products and the count.
+
+    In double precision, whatever the features are: `pooled` takes the square of the mean away again, and where the mean
+    is a thousand times the deviation, single precision has no digit left of what remains. Around the client's own mean
+    first, so that products of large numbers are rounded once and not once a row.
+    """
+    z = z.double()
     sums, counts = class_sums(z, y, classes)
-    outer = torch.stack([z[y == c].T @ z[y == c] for c in range(classes)])
+    mean = sums / counts.clamp(min=1).unsqueeze(1)
+    apart = z - mean[y]
+    scatter = torch.stack([apart[y == c].T @ apart[y == c] for c in range(classes)])
+    outer = scatter + sums.unsqueeze(2) * mean.unsqueeze(1)
     return {"sum": sums, "outer": outer, "count": counts}
 
 

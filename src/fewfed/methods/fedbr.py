@@ -33,7 +33,7 @@ class FedBR(FedAvg):
     projector D minimises mean l (max step) and the network CE + mu·mean(−l) + lam·CE(q, x~) (min step): two terms of
     one loss, each with the other's part detached, so both steps are taken at once. D is each client's own, made anew
     every round. The numbers are those of FLea's port; preset `official`: the authors' lam, SGD and wide projector
-    (d to 2d to d; the number of its layers is assumed).
+    (d to 2d to 2d to d).
     """
 
     name = "fedbr"
@@ -50,7 +50,7 @@ class FedBR(FedAvg):
     pseudo: int = setting(32, "how many pseudo-samples there are; authors 32", ge=0)
     group: int = setting(10, "rows in one pseudo-sample; authors 10", ge=1)
     mixture: bool = setting(True, "mix pseudo-samples with local rows; optional in the authors' code")
-    projector: Literal["port", "wide"] = setting("port", "hidden layers 256, 256 and 512 out, or 2d and d out")
+    projector: Literal["port", "wide"] = setting("port", "layers of 256, 256 and 512, or of 2d, 2d and d")
 
     def check(self, setup: Setup) -> None:
         if not setup.task.classes:
@@ -121,7 +121,7 @@ class FedBR(FedAvg):
         return contrast(anchor, positive, negative, temperature=0.5)
 
     def _widths(self, width: int) -> tuple[int, ...]:
-        return (256, 256, 512) if self.projector == "port" else (2 * width, width)
+        return (256, 256, 512) if self.projector == "port" else (2 * width, 2 * width, width)
 
 
 class PseudoSamples(Asked[FedBR]):

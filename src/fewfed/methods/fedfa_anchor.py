@@ -22,7 +22,8 @@ class FedFAAnchor(FedAvg):
     """Zhou, Zhang & Tsang 2024: features are drawn to anchors that all clients share, one for each class.
 
     L = CE + lam·(1/C)·Σ_i ‖f_i − a_{y_i}‖²/count(y_i), and the head is calibrated on the anchors, CE(head(a_c), c).
-    After each epoch a_c <- keep·a_c + (1−keep)·(mean feature of class c in that epoch) for the classes present. Server:
+    Both terms keep the anchors that were received for the whole local training. What is uploaded moves meanwhile: after
+    each epoch a_c <- keep·a_c + (1−keep)·(mean feature of class c in that epoch) for the classes present. Server:
     sample-weighted mean of model and anchors. Deviations: calibration is a term of the same step, not an Adam step of
     its own after it; class means are over rows (the release divides by all batches, which shrinks rare classes).
     """
@@ -81,7 +82,7 @@ class FedFAAnchor(FedAvg):
         return {**super().begin(ctx), "anchors": anchors, "epoch": epoch}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        cut, anchors = ctx.net.penultimate, work["anchors"].clone()
+        cut, anchors = ctx.net.penultimate, ctx.shared["anchors"]
         features = ctx.net.apply(work, batch.x, stop=cut)
         member = one_hot(batch.y, ctx.task.classes).to(features.dtype)
         distance = (features - anchors[batch.y]).square().sum(1) / member.sum(0)[batch.y]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.errors import ConfigError
-from fewfed.method import Batch, Context, Part, Preset, Report, Setup
+from fewfed.method import Batch, Combined, Context, Part, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts.asked import Asked
 from fewfed.network import Network
@@ -18,6 +18,10 @@ from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
+ADAMW = MappingProxyType({"optimizer": "adamw", "lr_decay": 0.0, "weight_decay": 1e-6})
+KL_PARTS = 3
+"""The release divides the KL by three beside the code's length, for grey images too."""
+
 
 @dataclass(frozen=True)
 class FedFed(FedAvg):
@@ -25,16 +29,18 @@ class FedFed(FedAvg):
 
     In the first `distil_rounds` rounds (at most half of a run) clients also train, in phase `distil`, an autoencoder
     and a classifier for it: 5·MSE(x, x_r) + 0.005·KL + 2·CE(x − x_r + noise) + 0.4·CE(x). Then every client uploads
-    once, with the labels, x − x_r of all its rows, one copy for each noise; from there on a step takes as many drawn
-    shared rows as local ones. KL is a mean over rows and code. Deviations: the global model trains by FedAvg during
-    distillation, so that rounds compare; the autoencoder is dense, the release's is convolutional.
+    once, with the labels, x − x_r of all its rows, one copy for each noise; from there on a step takes, beside each
+    local row, one shared row of each noise, every class alike. KL is a third of the mean over rows and code, the
+    autoencoder's optimiser AdamW, both as released. Deviations: the global model trains by FedAvg during distillation,
+    so that rounds compare; the autoencoder is dense, the release's is convolutional; AdamW begins anew each round; the
+    release first trains on augmented and mixed inputs, and its curriculum makes the reconstruction's weight 50.
     """
 
     name = "fedfed"
     family = "data sharing"
     paper = "Yang et al., FedFed: Feature Distillation against Data Heterogeneity in Federated Learning, NeurIPS 2023"
     needs_classes = True
-    steps_differ = "the first rounds also train the autoencoder, and later steps take twice the rows"
+    steps_differ = "the first rounds also train the autoencoder, and later steps take three times the rows"
     presets = MappingProxyType({"config": Preset({"noises": (0.2, 0.25)}, note="configuration file of the release")})
     neutral = MappingProxyType({"distil_rounds": 0})
 
@@ -44,6 +50,7 @@ class FedFed(FedAvg):
     kl: float = setting(0.005, "weight of the KL; authors 0.005", ge=0)
     sensitive: float = setting(2.0, "weight of classifying the noisy sensitive part; authors 2", ge=0)
     plain: float = setting(0.4, "weight of classifying the input; authors 0.4", ge=0)
+    distil_lr: float = setting(1e-3, "AdamW rate of the distillation; authors 1e-3", gt=0)
     hidden: int = setting(256, "hidden width of the autoencoder", ge=1)
     latent: int = setting(64, "code length of the autoencoder", ge=1)
 
@@ -57,7 +64,8 @@ class FedFed(FedAvg):
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         distilling = min(self.distil_rounds, clock.rounds // 2)
-        distil = Phase("distil", Distil(self), clock.epochs, {"distiller": Upload(Combine.MEAN, Role.GENERATOR)})
+        made = {"distiller": Upload(Combine.MEAN, Role.GENERATOR)}
+        distil = Phase("distil", Distil(self), clock.epochs, made, training={**ADAMW, "lr": self.distil_lr})
         rows = shared_rows(len(self.noises), parts=Role.INPUTS, labels=Role.LABELS)
         share = Phase("share", Share(self), uploads=rows, cohort=Cohort.ALL)
         first = ((distil,) if clock.round < distilling else ()) + ((share,) if clock.round == distilling - 1 else ())
@@ -69,14 +77,25 @@ class FedFed(FedAvg):
             kind: {f"{owner}.{name}": leaf for owner, model in models.items() for name, leaf in model[kind].items()}
             for kind in ("params", "buffers")
         }
-        return {**super().server_init(setup), "distiller": joined}
+        counts = torch.zeros(setup.task.classes, dtype=torch.long)
+        return {**super().server_init(setup), "distiller": joined, "counts": counts}
 
     def broadcast(self, server: Tree) -> Tree:
-        return {name: server[name] for name in ("model", "parts", "labels") if name in server}
+        pool = {name: server[name] for name in ("parts", "labels", "of_class", "counts")} if "parts" in server else {}
+        return {"model": server["model"], **pool}
 
     def draw(self, random: Random, ctx: Context, size: int) -> Tree:
-        pool = len(ctx.shared.get("labels", ()))
-        return {"row": random.cycle(pool, size)} if pool else {}
+        """A shared row of each noise for each local row: the classes in turn, and any row of a class."""
+        if not len(ctx.shared.get("labels", ())):
+            return {}
+        counts, of_class = ctx.shared["counts"], ctx.shared["of_class"]
+        present, first = counts.nonzero().flatten(), counts.cumsum(0) - counts
+        rows = []
+        for number in range(len(self.noises)):
+            label = present[random.cycle(len(present), size, f"class {number}").to(present.device)]
+            place = (random.uniform(size).to(counts.device).double() * counts[label]).long()
+            rows.append(len(self.noises) * of_class[first[label] + place] + number)
+        return {"row": torch.cat(rows)}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
         if batch.drawn:
@@ -111,7 +130,7 @@ class Distil(Part[FedFed]):
         rest = [ctx.task.loss(ctx.net.apply(classifier, each), batch.y) for each in noisy]
         return {
             "reconstruct": method.reconstruct * (x - robust).square().mean(),
-            "kl": method.kl * gaussian_kl(mean, log_variance).mean() / method.latent,
+            "kl": method.kl * gaussian_kl(mean, log_variance).mean() / (KL_PARTS * method.latent),
             "sensitive": method.sensitive * torch.stack(rest).mean(),
             "plain": method.plain * ctx.task.loss(ctx.net.apply(classifier, x), batch.y),
         }
@@ -131,8 +150,15 @@ class Share(Asked[FedFed]):
         mean, _ = encode(net, ctx.shared["vae"], x, train=False)
         rest = x - decode(net, ctx.shared["vae"], mean, train=False)
         noise = ctx.plan.fixed(ctx.client, "noise on shared parts").normal(len(noises), *x.shape).to(x)
-        parts = torch.cat([rest + size * noise[number] for number, size in enumerate(noises)])
-        return Report({"parts": parts, "labels": ctx.data.y.repeat(len(noises))}, {}, ctx.weight)
+        copies = torch.stack([rest + size * noise[number] for number, size in enumerate(noises)], 1)
+        labels = ctx.data.y.repeat_interleave(len(noises))
+        return Report({"parts": copies.flatten(0, 1), "labels": labels}, {}, ctx.weight)
+
+    def absorb(self, server: Tree, combined: Combined) -> Tree:
+        """Beside the pool, where the rows of each class are, counting the copies of one row as one."""
+        labels = combined.values["labels"][:: len(self.method.noises)]
+        counts = torch.bincount(labels, minlength=len(server["counts"]))
+        return {**super().absorb(server, combined), "of_class": labels.argsort(stable=True), "counts": counts}
 
 
 def _part(distiller: Tree, name: str) -> Tree:

@@ -12,8 +12,9 @@ from fewfed.data.examples import Examples
 from fewfed.errors import ConfigError
 from fewfed.losses import kl_divergence
 from fewfed.losses.features import sameness
-from fewfed.method import Batch, Combined, Context, Part, Report, Setup
+from fewfed.method import Batch, Combined, Context, Differentiate, Part, Report, Setup
 from fewfed.methods.fedavg import FedAvg
+from fewfed.methods.parts.kept_adam import PLAIN_STEPS, direction, fresh_moments
 from fewfed.network import Network
 from fewfed.networks.generator import LATENT_NOISE, conditioned, latent_generator
 from fewfed.networks.projector import feature_shape
@@ -30,8 +31,9 @@ class FedGenLatent(FedAvg):
     After each round the server trains G(noise, label) on Σ_k share_k(y)·CE(h_k(G(z, y)), y) + diversity term,
     h_k the last stage of client k's model and share_k(y) its part of the cohort's rows of class y; labels are uniform
     over classes the cohort has. Clients minimise CE + alpha_t·CE(h(G(z, y')), y') + beta_t·KL(h(G(z, y)) ‖ h(f(x))),
-    y' drawn among classes seen so far, the KL's target detached; alpha_t = alpha·decay^t, beta_t alike. The server sees
-    each client's last stage and class counts. Deviations: distances in the diversity term are root mean squares; the
+    y' drawn among classes seen so far, the KL's target detached; alpha_t = alpha·decay^t, beta_t alike. The generator's
+    Adam goes on from round to round, moments and all, at a rate that falls by `lr_decay` a round. The server sees each
+    client's last stage and class counts. Deviations: distances in the diversity term are root mean squares; the
     features have the width of the network's own instead of 32.
     """
 
@@ -48,6 +50,7 @@ class FedGenLatent(FedAvg):
     steps: int = setting(50, "generator steps a round; authors 50", ge=1)
     batch: int = setting(128, "rows of a generator batch; authors 128", ge=2)
     lr: float = setting(3e-4, "learning rate of the generator, Adam; authors 3e-4 or 1e-4", gt=0)
+    lr_decay: float = setting(0.02, "part of that rate lost each round; authors 0.02", ge=0, lt=1)
     weight_decay: float = setting(1e-2, "L2 penalty of the generator; authors 1e-2", ge=0)
 
     def check(self, setup: Setup) -> None:
@@ -55,10 +58,10 @@ class FedGenLatent(FedAvg):
             raise ConfigError("method 'fedgen-latent' generates features of a class: expected a classification task")
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        training = {"optimizer": "adam", "lr": self.lr, "lr_decay": 0.0, "batch": self.batch, "batch_rule": "fill"}
-        training |= {"reset": "round", "weight_decay": self.weight_decay, "clip": 0.0}
+        training = {**PLAIN_STEPS, "lr": self.lr, "lr_rule": "geometric", "lr_decay": self.lr_decay, "lr_floor": 0.0}
+        training |= {"batch": self.batch, "batch_rule": "fill"}
         uploads = {"head": Upload(Combine.KEEP, Role.MODEL), "counts": Upload(Combine.KEEP, Role.COUNTS)}
-        made = {"generator": Upload(Combine.MEAN, Role.GENERATOR)}
+        made = {name: Upload(Combine.MEAN, Role.GENERATOR) for name in ("generator", "moments")}
         return (
             Phase("train", self, clock.epochs, {**MODEL, **uploads}),
             Phase("generate", Generate(self), 1, made, Cohort.SERVER, weight=EQUAL, training=training),
@@ -126,7 +129,7 @@ class Generate(Part[FedGenLatent]):
     """The server teaches the generator: every client's classifier is to recognise what it makes of known classes."""
 
     def broadcast(self, server: Tree) -> Tree:
-        return {name: server[name] for name in ("generator", "heads", "counts") if name in server}
+        return {name: server[name] for name in ("generator", "moments", "heads", "counts") if name in server}
 
     def data(self, ctx: Context) -> Examples:
         present, rows = ctx.shared["counts"].sum(0).nonzero().flatten(), self.method.steps * self.method.batch
@@ -138,7 +141,10 @@ class Generate(Part[FedGenLatent]):
 
     def begin(self, ctx: Context) -> Tree:
         fresh = self.method.generator(ctx).model()
-        return tree.clone(tree.to(ctx.shared.get("generator", fresh), ctx.data.x.device))
+        known = {**fresh, "moments": fresh_moments(fresh["params"])}
+        if "generator" in ctx.shared:
+            known = {**ctx.shared["generator"], "moments": ctx.shared["moments"]}
+        return tree.clone(tree.to(known, ctx.data.x.device))
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
         noise, counts = batch.drawn["noise"], ctx.shared["counts"]
@@ -151,5 +157,10 @@ class Generate(Part[FedGenLatent]):
             wrong = wrong + share * cross_entropy(output, batch.y, reduction="none")
         return {"teach": wrong.mean(), "diversity": self.method.diversity * sameness(noise, latent)}
 
+    def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
+        slope, terms = differentiate(work)
+        return direction(work["moments"], work["params"], slope, self.method.weight_decay), terms
+
     def end(self, work: Tree, ctx: Context) -> Report:
-        return Report({"generator": work}, {}, 1.0)
+        generator = {"params": work["params"], "buffers": work["buffers"]}
+        return Report({"generator": generator, "moments": work["moments"]}, {}, 1.0)

@@ -11,27 +11,35 @@ from fewfed import tree
 from fewfed.method import Batch, Context, Differentiate, Preset, Report
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts.asked import Asked
-from fewfed.phase import Clock, Cohort, Combine, Phase, Role, Upload
+from fewfed.phase import EQUAL, Clock, Cohort, Combine, Phase, Role, Upload
 from fewfed.settings import setting
 from fewfed.tree import Tree
+
+AMPLITUDE = "fedharmo.amplitude"
+"""The buffer under which the shared average travels with the model that predicts."""
 
 
 @dataclass(frozen=True)
 class FedHarmo(FedAvg):
     """Jiang et al., AAAI 2022 (HarmoFL): inputs share low-frequency amplitudes, and weights are perturbed as in SAM.
 
-    (i) Before round 1 every client uploads a running average of the Fourier amplitudes of its inputs; their mean then
-    replaces the low-frequency amplitudes of every training input, phases stay. (ii) The gradient is taken at
+    (i) Before round 1 every client uploads a running average of the Fourier amplitudes of its inputs; their mean, in
+    which every client counts alike, then replaces the low-frequency amplitudes of every input, in training and in
+    testing (in the authors' code this is a layer of the network), phases stay. (ii) The gradient is taken at
     w + alpha·g/‖g‖ and applied at w; BatchNorm counts the first pass only. As coded, the window is 0: only the mean
-    brightness is replaced. Deviations: the average is made in a phase of its own, not during round 1; the model is
-    scored on inputs as they are, not normalised ones.
+    brightness is replaced. Deviation: the average is made in a phase of its own, not during round 1.
     """
 
     name = "fedharmo"
     family = "local objective"
     paper = "Jiang et al., HarmoFL: Harmonizing Local and Global Drifts in Federated Learning, AAAI 2022"
     presets = MappingProxyType(
-        {"released": Preset(training={"optimizer": "adam", "lr": 1e-4, "weight_decay": 1e-4}, note="prostate settings")}
+        {
+            "released": Preset(
+                training={"optimizer": "adam", "lr": 1e-4, "lr_decay": 0.0, "weight_decay": 1e-4},
+                note="prostate settings",
+            )
+        }
     )
     neutral = MappingProxyType({"alpha": 0.0, "normalise": False})
 
@@ -42,7 +50,7 @@ class FedHarmo(FedAvg):
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         amplitude = {"amplitude": Upload(Combine.MEAN, Role.STATISTICS)}
-        setup = Phase("setup", Amplitudes(self), uploads=amplitude, cohort=Cohort.ALL)
+        setup = Phase("setup", Amplitudes(self), uploads=amplitude, cohort=Cohort.ALL, weight=EQUAL)
         return (*([setup] if clock.first and self.normalise else ()), Phase("train", self, clock.epochs))
 
     def broadcast(self, server: Tree) -> Tree:
@@ -61,6 +69,16 @@ class FedHarmo(FedAvg):
         moved = tree.map(lambda value, direction: value + step * direction, work["params"], slope)
         return differentiate({**work, "params": moved, "buffers": tree.clone(work["buffers"])})[0], terms
 
+    def predictor(self, server: Tree, state: Tree) -> Tree:
+        model = super().predictor(server, state)
+        if "amplitude" not in server:
+            return model
+        return {**model, "buffers": {**model["buffers"], AMPLITUDE: server["amplitude"]}}
+
+    def presented(self, model: Tree, x: Tensor) -> Tensor:
+        amplitude = model["buffers"].get(AMPLITUDE)
+        return x if amplitude is None else with_amplitude(x, amplitude, self.window)
+
 
 class Amplitudes(Asked[FedHarmo]):
     """Before round 1 every client uploads a running average of the Fourier amplitudes of its inputs."""
@@ -74,7 +92,7 @@ class Amplitudes(Asked[FedHarmo]):
             mean = torch.tensordot(part, amplitude, 1)
         else:
             mean = amplitude.mean(0)
-        return Report({"amplitude": mean}, {}, ctx.weight)
+        return Report({"amplitude": mean}, {}, 1.0)
 
 
 def with_amplitude(x: Tensor, amplitude: Tensor, window: float) -> Tensor:

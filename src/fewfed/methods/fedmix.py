@@ -24,21 +24,26 @@ class FedMix(FedAvg):
 
     Before round 1 every client uploads means of `group` rows and of their one-hot labels (the remainder is dropped;
     a client with fewer rows sends none). Preset `flea`, the default and what FLea's tables show: x~ = lam·x +
-    (1−lam)·x_bar with one lam ~ Beta(a, a) a batch, soft cross-entropy on the mixture alone (FLea spec C17). Preset
-    `taylor`, Eq. 4 of the paper: (1−l)·CE(h(x'), y) + l·CE(h(x'), y_bar) + l·<d[(1−l)·CE]/dx', x_bar>, x' = (1−l)·x,
-    with one (x_bar, y_bar) a batch; the derivative is of the mean loss, so nothing divides it by the batch again.
+    (1−lam)·x_bar with one lam ~ Beta(a, a) a batch, soft cross-entropy on the mixture alone (FLea spec C17). Each of
+    its steps first passes the batch unmixed in train mode and drops that loss: all that stays is that BatchNorm's
+    running statistics follow unmixed inputs, which a test has, as well as mixed ones. Preset `taylor`, Eq. 4 of the
+    paper: (1−l)·CE(h(x'), y) + l·CE(h(x'), y_bar) + l·<d[(1−l)·CE]/dx', x_bar>, x' = (1−l)·x, with one (x_bar, y_bar)
+    a batch; the derivative is of the mean loss, so nothing divides it by the batch again.
     """
 
     name = "fedmix"
     family = "data sharing"
     paper = "Yoon et al., FedMix: Approximation of Mixup under Mean Augmented Federated Learning, ICLR 2021"
-    presets = MappingProxyType({"flea": Preset({"form": "mixup"}), "taylor": Preset({"form": "taylor"})})
+    presets = MappingProxyType(
+        {"flea": Preset({"form": "mixup", "unmixed_pass": True}), "taylor": Preset({"form": "taylor"})}
+    )
     neutral = MappingProxyType({"group": 10**9})
     mixes = ("row", "lam")
 
     form: Literal["mixup", "taylor"] = setting("mixup", "mix-up with averages, or the paper's Taylor expansion")
     group: int = setting(10, "rows in one uploaded average", ge=1)
     beta: float = setting(2.0, "mix-up form: lam ~ Beta(beta, beta)", gt=0)
+    unmixed_pass: bool = setting(True, "mix-up form: pass each batch unmixed first, for BatchNorm alone; FLea's code")
     weight: float = setting(0.1, "Taylor form: l; authors 0.05 (CIFAR-10), 0.1 (CIFAR-100), 0.2 (FEMNIST)", ge=0, lt=1)
 
     def check(self, setup: Setup) -> None:
@@ -66,6 +71,9 @@ class FedMix(FedAvg):
         mean_x, mean_y = ctx.shared["mean_x"][batch.drawn["row"]], ctx.shared["mean_y"][batch.drawn["row"]]
         own_y = ctx.task.soft_labels(batch.y)
         if self.form == "mixup":
+            if self.unmixed_pass and work["buffers"]:
+                with torch.no_grad():
+                    ctx.net.apply(work, batch.x)
             mixed, target = mix(batch.drawn["lam"], batch.x, mean_x), mix(batch.drawn["lam"], own_y, mean_y)
             return {"task": ctx.task.soft_loss(ctx.net.apply(work, mixed), target)}
         scaled, rest = (1 - self.weight) * batch.x, 1 - self.weight

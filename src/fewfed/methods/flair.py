@@ -43,7 +43,11 @@ class FLAIR(Method):
     needs_classes = True
     steps_differ = "each round also trains the autoencoder, and before round 1 every client does"
     presets = MappingProxyType(
-        {"authors": Preset(training={"optimizer": "sgd", "lr": 0.01, "batch": 16, "epochs": 5}, note="section 4.1")}
+        {
+            "authors": Preset(
+                training={"optimizer": "sgd", "lr": 0.01, "lr_decay": 0.0, "batch": 16, "epochs": 5}, note="section 4.1"
+            )
+        }
     )
 
     attract: float = setting(1.0, "l_f, pull towards generated features of the own class (recommended)", ge=0)

@@ -22,8 +22,8 @@ class FLUTE(Method):
     Phase `head` trains the head on the frozen representation, phase `joint` both. Added to the task's loss:
     a1·‖WWᵀ/‖WWᵀ‖ − (C−1)^(−1/2)·(I − 11ᵀ/C)∘uuᵀ‖ with u the classes the client has, a2·‖W‖², and in `joint`
     a3·‖features‖². The representation is averaged by size. With `server_lr` the server sees heads and label sets and
-    moves each head down the mean of the first term; the release has that switched off. Deviations: the frozen
-    representation runs in eval mode; weight decay, where set, includes biases.
+    moves each head down the cohort's mean of that norm, without its factor a1; the release has that switched off.
+    Deviations: the frozen representation runs in eval mode; weight decay, where set, includes biases.
     """
 
     name = "flute"
@@ -37,6 +37,7 @@ class FLUTE(Method):
                 training={
                     "optimizer": "sgd",
                     "lr": 0.01,
+                    "lr_decay": 0.0,
                     "momentum": 0.5,
                     "weight_decay": 1e-4,
                     "epochs": 5,
@@ -111,7 +112,7 @@ class FLUTE(Method):
     def _moved(self, head: Tree, present: Tensor, clients: int) -> Tree:
         name = next(name for name in head if name.endswith(".weight"))
         slope = torch.func.grad(distance_to_simplex)(head[name], present)
-        return {**head, name: head[name] - self.server_lr * self.collapse / clients * slope}
+        return {**head, name: head[name] - self.server_lr / clients * slope}
 
 
 class HeadAlone(Part[FLUTE]):

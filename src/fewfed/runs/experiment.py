@@ -35,7 +35,7 @@ class Experiment:
     start_from: str = setting("", "folder of a finished run whose model is the first one; empty = fresh weights")
     seed: int = setting(0, "drives weights, split, cohorts, batches and draws", ge=0)
     volume: float = setting(1.0, "part of the training rows that is given out", gt=0, le=1)
-    min_size: int = setting(-1, "smallest client a random split may have; -1 = the rule's own", ge=-1)
+    min_size: int = setting(-1, "smallest client of a random split, or that volume leaves; -1 = the rule's own", ge=-1)
     legacy_seed: int = setting(-1, "seed of the released FLea partitions; -1 = not those", ge=-1, lt=2**32)
     noise: float = setting(0.0, "standard deviation of Gaussian noise on training inputs", ge=0)
     noise_kind: Literal["graded", "uniform"] = setting("graded", "noise rising over clients, or the same on all")

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from fewfed import tree
-from fewfed.engine import layout
+from fewfed.engine import asking, layout
 from fewfed.engine.choices import Answer, Choices
 from fewfed.engine.events import Chosen, Event, Impossible
 from fewfed.engine.executor import Briefing, Invited
@@ -151,7 +151,10 @@ class Device(LocalExecutor):
                 here = tree.to(model, self._device)
                 if self._lanes.precision.channels_last:
                     here["params"] = layout.channels_last(here["params"])
-                parts = [self._job.net.apply(here, x, train=False) for x in torch.split(test.x, at_once)]
+                parts = [
+                    self._job.net.apply(here, asking.presented(self._job, here, x), train=False)
+                    for x in torch.split(test.x, at_once)
+                ]
                 scores.append(scored(self._host, layout.plain(torch.cat(parts).cpu()), 0, len(test)))
         return scores
 
