@@ -193,11 +193,12 @@ def test_what_is_private_is_found() -> None:
 
 
 class WholeFirstLeg(FirstLeg):
-    """Hands everything that is trained on to the partner."""
+    """Hands everything that the client works on to the partner."""
 
     def end(self, work: Tree, ctx: Context) -> Report:
         report = super().end(work, ctx)
-        return report._replace(upload={**report.upload, "model": {**report.upload["model"], "params": work["params"]}})
+        everything = {**work["params"], **{name: leaf for name, leaf in work.items() if isinstance(leaf, Tensor)}}
+        return report._replace(upload={**report.upload, "model": {**report.upload["model"], "params": everything}})
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ class RenamingFirstLeg(FirstLeg):
 
     def end(self, work: Tree, ctx: Context) -> Report:
         report = super().end(work, ctx)
-        params = {**report.upload["model"]["params"], "gain": work["params"]["stretch"]}
+        params = {**report.upload["model"]["params"], "gain": work["stretch"]}
         return report._replace(upload={**report.upload, "model": {**report.upload["model"], "params": params}})
 
 
@@ -237,9 +238,9 @@ def test_a_clients_distortion_goes_on_where_it_was_in_the_first_leg() -> None:
     run(job, rounds=1, cohort=3)
     first = {turn.client: turn for turn in turns if turn.phase == "train-leg1"}
     for turn in (turn for turn in turns if turn.phase == "train-leg2"):
-        assert torch.equal(turn.held["before/own/work/params/stretch"], first[turn.client].held["work/params/stretch"])
-        assert not torch.equal(turn.held["work/params/stretch"], first[turn.client].held["work/params/stretch"])
-        assert torch.equal(turn.held["after/inner/stretch"], turn.held["work/params/stretch"])
+        assert torch.equal(turn.held["before/own/work/stretch"], first[turn.client].held["work/stretch"])
+        assert not torch.equal(turn.held["work/stretch"], first[turn.client].held["work/stretch"])
+        assert torch.equal(turn.held["after/inner/stretch"], turn.held["work/stretch"])
 
 
 @dataclass(frozen=True)
