@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conformance_cases import every_method, job_for, job_of, numbers_apart, play, training_for
+from conformance_cases import every_method, every_spec, job_for, job_of, play, training_for
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -76,13 +76,14 @@ def events(job: Job, mode: str) -> list[str]:
     return [str(Event.from_json(event)) for metrics in played.metrics for event in metrics["events"]]
 
 
+@pytest.mark.thorough  # That every method's recorded steps agree with the reference is in test_engine_device.py.
 @pytest.mark.usefixtures("watched")
-@pytest.mark.parametrize("spec", numbers_apart())
+@pytest.mark.parametrize("spec", every_spec())
 def test_a_step_can_be_replayed_or_the_reason_is_known(spec: str) -> None:
     _check_replay(spec, "graphs")
 
 
-@pytest.mark.thorough  # That every method's stacks agree with the reference, recorded, is in test_engine_device.py.
+@pytest.mark.thorough
 @pytest.mark.usefixtures("watched")
 @pytest.mark.parametrize("spec", every_method())
 def test_a_stack_of_steps_can_be_replayed_or_the_reason_is_known(spec: str) -> None:

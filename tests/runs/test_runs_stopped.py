@@ -97,7 +97,7 @@ def test_the_rounds_before_are_kept(
     assert_same_end(tmp_path / "run", reference(method))
 
 
-@pytest.mark.parametrize("executor", ["sequential", "workers"])
+@pytest.mark.parametrize("executor", ["sequential", pytest.param("workers", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("method", METHODS)
 def test_stopped_at_random_moments(
     method: str, executor: str, tmp_path: Path, reference: Callable[[str], Path]

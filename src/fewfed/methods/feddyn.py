@@ -36,9 +36,8 @@ class FedDyn(FedAvg):
         return (Phase("train", self, clock.epochs, keeps_state=True, weight=EQUAL),)
 
     def server_init(self, setup: Setup) -> Tree:
-        model = setup.net.model()
-        clients = torch.tensor(float(setup.clients), dtype=setup.dtype)
-        return {"model": model, "mean": tree.clone(model), "clients": clients, **self.client_init(setup)}
+        models = {"model": setup.net.model(), "mean": setup.net.model()}
+        return {**models, "clients": torch.tensor(setup.clients, dtype=setup.dtype), **self.client_init(setup)}
 
     def client_init(self, setup: Setup) -> Tree:
         return {"slope": tree.zeros_like(setup.net.model()["params"])}
