@@ -43,6 +43,7 @@ def weighed(spec: str, weighting: Weighting) -> list[tuple[Phase, dict[int, floa
     return scales.found
 
 
+@pytest.mark.thorough  # What executors do with weights is in test_engine_weighting.py.
 @pytest.mark.parametrize("spec", every_method())
 def test_clients_weigh_what_the_training_says(spec: str) -> None:
     """By samples a client weighs its rows, where a phase declares two shares of rows also those of one other client

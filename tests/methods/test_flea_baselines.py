@@ -38,9 +38,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     ("network", "shape"),
     [
         ("harnet", (1, 64, 3)),
-        ("audionet", (2, 16, 24)),
-        ("mobilenetv2", (3, 8, 8)),
-        ("lenet5", (1, 28, 28)),
+        pytest.param("audionet", (2, 16, 24), marks=pytest.mark.thorough),
+        pytest.param("mobilenetv2", (3, 8, 8), marks=pytest.mark.thorough),
+        pytest.param("lenet5", (1, 28, 28), marks=pytest.mark.thorough),
         ("mlp", (7,)),
     ],
 )

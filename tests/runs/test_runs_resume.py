@@ -226,6 +226,7 @@ def test_half_a_line_of_metrics_is_dropped(
     assert_same_end(out, expected)
 
 
+@pytest.mark.thorough
 def test_a_file_size_limit_stops_the_program_with_one_sentence_and_it_continues_later(
     tmp_path: Path, reference: Callable[[str, int], Path]
 ) -> None:
