@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from fewfed.errors import FewfedError, told
+from fewfed.errors import FewfedError
 from fewfed.reproduction.choice import chosen_runs
 from fewfed.reproduction.comparison import compared, to_csv
 from fewfed.reproduction.kept import FOLDER, Kept
@@ -21,7 +21,7 @@ from fewfed.reproduction.library import Library
 from fewfed.reproduction.progress import missing_data
 from fewfed.reproduction.session import Session
 from fewfed.reproduction.study import Planned
-from fewfed.runs.cells import Update
+from fewfed.runs.cells import Update, explained_plainly
 from fewfed.runs.executors import packing_for
 
 
@@ -56,13 +56,10 @@ def main() -> None:
             said = f"{100 * update.result.accuracy.best:.1f}" if update.result else f"failed: {update.error}"
             print(f"{time.monotonic() - began:6.0f} s  {update.cell.name}: {said}", flush=True)
 
-    def explain(error: BaseException) -> tuple[str, bool]:
-        return (str(error), False) if isinstance(error, FewfedError) else (told(error), True)
-
     cells = session.cells(given.minutes)
     print(f"{len(cells)} cells to do", flush=True)
     packing = packing_for(given.jobs)
-    session.work(cells, packing, report, explain, given.minutes)
+    session.work(cells, packing, report, explained_plainly, given.minutes)
     print(packing.why)
     print(to_csv(study, compared(study, session.finished())))
 

@@ -238,7 +238,8 @@ def test_a_clients_distortion_goes_on_where_it_was_in_the_first_leg() -> None:
     run(job, rounds=1, cohort=3)
     first = {turn.client: turn for turn in turns if turn.phase == "train-leg1"}
     for turn in (turn for turn in turns if turn.phase == "train-leg2"):
-        assert torch.equal(turn.held["before/own/work/stretch"], first[turn.client].held["work/stretch"])
+        kept = "work/stretch"
+        assert torch.equal(turn.held[f"before/own/{kept}"], first[turn.client].held[kept])
         assert not torch.equal(turn.held["work/stretch"], first[turn.client].held["work/stretch"])
         assert torch.equal(turn.held["after/inner/stretch"], turn.held["work/stretch"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,6 +71,8 @@ def reproduce(
         raise ConfigError("--page shows all tables: leave the name out")
     if rounds is not None and for_table:
         raise ConfigError("--rounds is for a trial, which is no cell of the table: leave --keep and the like out")
+    if minutes is not None and not math.isfinite(minutes):
+        raise ConfigError(f"--minutes {minutes}: expected a number of minutes")
     study = library.study(name)
     runs = [with_rounds(run, rounds) for run in chosen_runs(study, cells)]
     # A trial with fewer rounds must not stand in the way of the real thing.

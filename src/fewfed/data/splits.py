@@ -161,7 +161,9 @@ def parse_rule(text: str) -> Rule:
         raise ConfigError(did_you_mean("split rule", _shown(name), RULES))
     parameters = RULES[name]
     usage = ":".join((name, *parameters))
-    if name == FILE and any(values):
+    if name == FILE:
+        if not any(values):
+            raise ConfigError(f"split '{_shown(text)}' names no file: expected a path, written '{usage}'")
         return Rule(name, (), Path(text.removeprefix(f"{FILE}:")))
     if len(values) != len(parameters):
         raise ConfigError(

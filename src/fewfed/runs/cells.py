@@ -98,7 +98,8 @@ class _Data:
         return self.kept[key]
 
 
-def _explained(error: BaseException) -> tuple[str, bool]:
+def explained_plainly(error: BaseException) -> tuple[str, bool]:
+    """For a program without a command line: what is no user's error is a fault."""
     return (str(error), False) if isinstance(error, FewfedError) else (told(error), True)
 
 
@@ -106,7 +107,7 @@ def run_cells(
     cells: Sequence[Cell],
     packing: Packing,
     report: Callable[[Update], None],
-    explain: Explain = _explained,
+    explain: Explain = explained_plainly,
     until: float = math.inf,
 ) -> list[Update]:
     """Run all cells; the updates that end them, in their order. `explain` is asked in the process of the cell.
