@@ -50,10 +50,15 @@ MOMENTS: dict[str, tuple[type, str, bool]] = {
     "a client receives": (Holdings, "deliver", True),
     "a client is about to remember": (ClientStore, "put", False),
     "a client remembers": (ClientStore, "put", True),
+    "a round is about to be written down": (RunFolder, "append", False),
     "a round is written down": (RunFolder, "append", True),
+    "a round is about to be marked": (ClientStore, "finish_round", False),
+    "half of a round is marked": (ClientStore, "finish_round", True),
+    "a round is marked": (Holdings, "finish_round", True),
     "a checkpoint is written": (RunFolder, "checkpoint", False),
 }
 
+AFTER_TRAINING = ("append", "finish_round", "checkpoint")
 
 CASES = [
     (method, moment)
@@ -79,7 +84,7 @@ def test_the_rounds_before_are_kept(
 
     def stopping(*arguments: Any) -> Any:
         result = original(*arguments) if after else None
-        if done == (3 if owner is RunFolder else 2):
+        if done == (3 if name in AFTER_TRAINING else 2):
             monkeypatch.setattr(owner, name, original)
             raise KeyboardInterrupt
         return result if after else original(*arguments)
@@ -88,7 +93,7 @@ def test_the_rounds_before_are_kept(
     settings = small(rounds=5, checkpoint_seconds=0) if name == "checkpoint" else SELDOM
     with pytest.raises(KeyboardInterrupt):
         run(method, settings, SHORT, out=tmp_path / "run", observers=[Count()])
-    expected = {"append": 0, "checkpoint": 3}.get(name, 2)  # Never a checkpoint that its metrics do not fit.
+    expected = 3 if name in ("finish_round", "checkpoint") else 2
     assert rounds_kept(tmp_path / "run") == expected
     seen: list[int] = []
     monkeypatch.setattr(Count, "after_round", lambda _, view: seen.append(view.clock.round))

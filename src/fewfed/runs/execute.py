@@ -166,11 +166,11 @@ class _Record:
         now = time.perf_counter()
         view.record.add({"seconds": now - self._began})
         self._began = now
-        self._finished = None  # An interrupt may come at any moment from here on.
+        # An interrupt may come at any moment: until the assignment, the round before can be gone back to.
         self.folder.append(view.record.as_json())
         finished = _Finished(view.clock.round + 1, view.server, view.executor.homes, view.holdings)
-        finished.mark()
         self._finished = finished
+        finished.mark()
         if view.clock.last or time.monotonic() - self._saved >= self.every:
             self._checkpoint(finished)
             finished.homes.settle()
@@ -187,7 +187,7 @@ class _Record:
         self._finished = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Finished:
     """All that a checkpoint needs of a finished round."""
 
@@ -195,13 +195,16 @@ class _Finished:
     server: Tree
     homes: Homes
     holdings: Holdings
+    marked: bool = False
 
     def mark(self) -> None:
         """Let `go_back` lead here."""
         self.homes.finish_round()
         self.holdings.finish_round()
+        self.marked = True
 
     def go_back(self) -> None:
-        """Undo what happened in the next round."""
-        self.homes.undo_round()
-        self.holdings.undo_round()
+        """Undo what happened in the next round, if that can have begun."""
+        if self.marked:
+            self.homes.undo_round()
+            self.holdings.undo_round()

@@ -27,6 +27,7 @@ from fewfed.engine.holdings import Holdings
 from fewfed.engine.own_folder import PART, File, OwnFolder
 from fewfed.engine.storage import Damaged, digest_of
 from fewfed.errors import RunError
+from fewfed.runs.round_lines import RoundLines
 from fewfed.runs.seals import MOST_BYTES, linked, parsed, read_sealed, unlinked, write_sealed
 from fewfed.tree import Tree
 from fewfed.version import __version__
@@ -77,10 +78,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._own = OwnFolder(path)
-        self._chain = ""
-        self._kept = zlib.compressobj()
-        self._compressed = bytearray()
-        """The metrics so far, compressed: a checkpoint takes them along."""
+        self._written = RoundLines()
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any], split: Mapping[str, Any]) -> RunFolder:
@@ -114,12 +112,12 @@ class RunFolder:
     def checkpoint(self, server: Tree, round: int, states: Mapping[str, Any], held: Mapping[str, Any]) -> None:
         """Write the server's tree after `round` rounds, where the clients' states lie, and what clients hold."""
         self._own.flush(METRICS)  # A checkpoint must not outlive the metrics of its rounds.
-        metrics = bytes(self._compressed) + self._kept.copy().flush()
+        metrics, chain = self._written.until(round)
         facts = {
             "round": round,
             "states": dict(states),
             "held": dict(held),
-            "chain": self._chain,
+            "chain": chain,
             "metrics": base64.b64encode(metrics).decode(),
         }
         new = CHECKPOINT + ".new"
@@ -160,18 +158,16 @@ class RunFolder:
         last = last or Checkpoint(chain=start)
         mended = [f"{error}; the run goes on from round {last.done}" for error in bad.values()]
         mended += self._mend_metrics(last)
-        self._chain, self._compressed, self._kept = last.chain, bytearray(), zlib.compressobj()
-        for line in last.lines:
-            self._compressed += self._kept.compress(line)
+        self._written = RoundLines(last.chain, last.lines)
         for name in self._own.names():
             if name.endswith((PART, CHECKPOINT + ".new")):
                 self._own.remove(name)
         return Restored(last, before, tuple(mended))
 
     def append(self, metrics: Mapping[str, Any]) -> None:
-        line, self._chain = linked(metrics, self._chain)
-        self._compressed += self._kept.compress(line)
+        line, chain = linked(metrics, self._written.chain)
         self._own.append(METRICS, line)
+        self._written.add(line, chain)
 
     def metrics(self) -> list[dict[str, Any]]:
         """One record a finished round; `Damaged` where they are not as they were written."""
@@ -196,7 +192,7 @@ class RunFolder:
 
     def finish(self, model: Tree, result: Mapping[str, Any]) -> None:
         digest = storage.save(self._own / MODEL, model, {"fewfed": __version__})
-        write_sealed(self._own / RESULT, {**result, "files": {METRICS: self._chain, MODEL: digest}})
+        write_sealed(self._own / RESULT, {**result, "files": {METRICS: self._written.chain, MODEL: digest}})
 
     def result(self) -> dict[str, Any] | None:
         """The summary of a finished run, wherever its folder lies by now; None while it is not finished."""
