@@ -142,6 +142,10 @@ class Plan:
         per_epoch = count // self.batch + 1 if self.rule == "released" else -(-count // self.batch)
         return epochs * per_epoch
 
+    def has_even_batches(self, count: int) -> bool:
+        """Whether all batches of `count` rows have the same size."""
+        return self.rule == "fill" or count <= self.batch or count % self.batch == 0
+
     def batches(self, round: int, phase: str, client: int, count: int, epochs: int) -> list[Tensor]:
         """Row numbers of every step.
 

@@ -54,6 +54,11 @@ class FLeaOfficial(FLea):
         """lambda2 of a round counted from 0: 3, 2.9, ... 1.1, then 1."""
         return max(self.decorrelate - 0.1 * round, min(self.decorrelate, 1.0))
 
+    def begin(self, ctx: Context) -> Tree:
+        start = super().begin(ctx)
+        weight = next(iter(start["params"].values())).new_tensor(self.weight_at(ctx.clock.round))
+        return {**start, "lambda2": weight}  # Carried as a tensor: a recorded step can be used in every round.
+
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
         cut = ctx.net.position(self.cut or ctx.net.cut)
         features = ctx.net.apply(work, batch.x, stop=cut)
@@ -61,7 +66,7 @@ class FLeaOfficial(FLea):
         output = ctx.net.apply(work, batch.x)
         terms = {
             "task": ctx.task.loss(output, batch.y),
-            "decorrelate": self.weight_at(ctx.clock.round) * relation,
+            "decorrelate": work["lambda2"] * relation,
             "correlation": relation.detach(),
         }
         if not batch.drawn:

@@ -25,10 +25,12 @@ from fewfed.engine.choices import Answer, Choices
 from fewfed.engine.events import Chosen, Event, Impossible
 from fewfed.engine.executor import Briefing, Invited
 from fewfed.engine.executors.cuda.flags import flags_for
-from fewfed.engine.executors.cuda.lane import ReadyTurn, Trained
-from fewfed.engine.executors.cuda.lanes import Lanes, ReadsPadding, power_of_two
+from fewfed.engine.executors.cuda.lane import ReadsPadding, Trained, power_of_two
+from fewfed.engine.executors.cuda.lanes import Lanes
 from fewfed.engine.executors.cuda.options import Mode, Options
+from fewfed.engine.executors.cuda.packed import DrawsDiffer
 from fewfed.engine.executors.cuda.prepare import Preparation, Prospect
+from fewfed.engine.executors.cuda.ready import UNEVEN, ReadyTurn
 from fewfed.engine.executors.cuda.reports import Reports
 from fewfed.engine.executors.cuda.rows import DeviceFederation
 from fewfed.engine.executors.cuda.watch import CannotCapture
@@ -231,6 +233,11 @@ class Device(LocalExecutor):
         except ReadsPadding:  # The loss reads a whole buffer, spare rows included, instead of rows it drew.
             self._lanes.keep_exact(phase)
             return self._train(phase, clock, shared, prospects)
+        except DrawsDiffer:
+            if self._options.mode == "stacked":
+                raise
+            uneven = [dataclasses.replace(prospect, batch=UNEVEN) for prospect in prospects]
+            return self._train(phase, clock, shared, uneven)
 
     def _train(self, phase: Phase, clock: Clock, shared: Tree, prospects: list[Prospect]) -> list[_Ended]:
         ended: list[_Ended] = []
@@ -243,7 +250,11 @@ class Device(LocalExecutor):
             groups.setdefault(prospect.batch, []).append(prospect)
         glance = Glance(static)
         for group in groups.values():
-            mode = self._mode or self._choose(clock, static, group)
+            mode = (
+                self._mode_for_uneven()
+                if group[0].batch == UNEVEN
+                else self._mode or self._choose(clock, static, group)
+            )
             ended += self._run_group(mode, clock, static, group)
         self._lanes.join()
         unchanged = glance.unchanged() and (phase.name in self._compared or not difference(shared, static))
@@ -252,6 +263,11 @@ class Device(LocalExecutor):
             self._lanes.forget(phase)
             raise CannotCapture("its steps change what was broadcast")
         return ended
+
+    def _mode_for_uneven(self) -> Mode:
+        if self._options.mode == "stacked":
+            raise CannotCapture("its batches differ in size (batch_rule 'fill' keeps them equal)")
+        return "graphs"
 
     def _seed(self, phase: Phase, clock: Clock, first: Prospect) -> None:
         """Seed networks that draw (dropout) from the plan. The numbers repeat, but are not those of a CPU."""
@@ -273,7 +289,7 @@ class Device(LocalExecutor):
             lane.follow()
             with lane.queue():
                 lane.load(block)
-                lane.run(max(turn.steps for turn in block))
+                lane.run(block)
                 trained = lane.result(block)
                 ended.append(_Ended(trained, self._reports.of(trained)))
         return ended

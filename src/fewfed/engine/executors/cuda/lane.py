@@ -1,9 +1,9 @@
-"""A lane: memory at fixed addresses for one client or one stack, and the recorded step that works on it.
+"""A lane: memory at fixed addresses for one client or one stack, and the recorded steps that work on it.
 
 A CUDA graph keeps raw pointers, so everything a step reads or writes must stay where it is: parameters, optimiser
-memory, the batches and draws of all steps (a counter on the device picks the current one), the broadcast, and the
-client's own values. To run a client, its values are copied in, the step is replayed, and the results are copied out;
-the host never waits.
+memory, the batches and draws of all steps, the broadcast, and the client's own values. To run a client, its values are
+copied in, the step is replayed, and the results are copied out; the host never waits. A step is recorded for one size
+of batches and draws: batches of several sizes need a recording of each (`Feed`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.engine.executors.cuda.compiled import Compiler, Function
+from fewfed.engine.executors.cuda.feed import Feed
 from fewfed.engine.executors.cuda.norms import Norms
 from fewfed.engine.executors.cuda.options import Precision
-from fewfed.engine.executors.cuda.packed import Packed
+from fewfed.engine.executors.cuda.ready import ReadyTurn
 from fewfed.engine.executors.cuda.watch import CannotCapture, watched
 from fewfed.engine.job import Job
 from fewfed.engine.lending import Glance
@@ -33,25 +34,6 @@ from fewfed.method import Batch, Context
 from fewfed.torch_private import foreach_copy_, foreach_norm, foreach_zero_
 from fewfed.training import Training
 from fewfed.tree import Tree
-
-
-@dataclass(frozen=True)
-class ReadyTurn:
-    """A client that is ready to train: where it starts, its rows and what it draws for every step."""
-
-    index: int
-    ctx: Context
-    work: Tree
-    x: Tensor
-    """The table its rows are numbered in."""
-    y: Tensor
-    rows: Tensor
-    """(steps, batch) row numbers, on the host."""
-    drawn: Packed
-
-    @property
-    def steps(self) -> int:
-        return len(self.rows)
 
 
 @dataclass(frozen=True)
@@ -76,6 +58,10 @@ class Trained:
         yield from zip(self.turns, tree.unstack(self.work, len(self.turns)), strict=True)
 
 
+class ReadsPadding(Exception):
+    """A loss became NaN because it read the spare rows of a buffer with room to grow."""
+
+
 class Lane:
     """Static memory for `width` clients like the example, on one stream."""
 
@@ -86,7 +72,6 @@ class Lane:
         shared: Tree,
         *,
         width: int,
-        steps: int,
         masked: bool,
         precision: Precision,
         kind: object = None,
@@ -94,8 +79,8 @@ class Lane:
         fusion: Fusion,
         norms: Norms | None = None,
     ) -> None:
-        device = example.x.device
-        self.width, self.capacity, self._masked, self._precision = width, steps, masked, precision
+        self._device = device = example.x.device
+        self.width, self._masked, self._precision = width, masked, precision
         self._kind, self._compiler, self._fusion, self._norms = kind, compiler, fusion, norms
         self._training: Training = job.training_of(example.ctx.phase)
         self.shared = shared
@@ -110,17 +95,6 @@ class Lane:
             leaf.requires_grad_(width == 1 and compiler is None)
         self._params = list(params.values())
         self._optimizer = LocalOptimizer(self._training, self._params, width)
-        batch = example.rows.shape[1]
-        lead = (steps, batch) if width == 1 else (steps, width, batch)
-        self._x = torch.zeros((*lead, *example.x.shape[1:]), dtype=example.x.dtype, device=device)
-        if precision.channels_last and self._x.dim() == len(lead) + 3 and width == 1:
-            flat = self._x.flatten(0, 1).contiguous(memory_format=torch.channels_last)
-            self._x = flat.view(*lead, *flat.shape[1:])
-        self._y = torch.zeros((*lead, *example.y.shape[1:]), dtype=example.y.dtype, device=device)
-        self._places = example.drawn.places
-        self._drawn = self._places.blank((steps,) if width == 1 else (steps, width), device)
-        self._active = torch.ones((steps, width), dtype=torch.bool, device=device)
-        self._counter = torch.zeros(1, dtype=torch.long, device=device)
         # Fused kernels on a GPU accept the learning rate in single precision only.
         wide = bool(self._params) and device.type == "cpu"
         self._lr = torch.zeros((), dtype=self._params[0].dtype if wide else torch.float32, device=device)
@@ -130,10 +104,14 @@ class Lane:
         self.seen: set[str] = set()
         """What the step read of the clock."""
         self.round = example.ctx.clock.round
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._feeds: dict[tuple[object, ...], Feed] = {}
+        self._loaded: list[Feed] = []
         self._stream: torch.cuda.Stream | None = None
+        self._pool: Any = None
+        """Memory for what recorded steps compute on the way: they run one after another and share it."""
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._pool = torch.cuda.graph_pool_handle()
 
     def queue(self) -> contextlib.AbstractContextManager[Any]:
         """Operations inside are queued on the lane's own stream."""
@@ -159,65 +137,85 @@ class Lane:
                 _copy_leaves(start, turn.work)
             _copy_leaves(own, {"personal": turn.ctx.personal, "state": turn.ctx.state, "counts": turn.ctx.counts})
         self._optimizer.reset()
-        self._counter.zero_()
         self._lr.fill_(self._training.lr_at(turns[0].ctx.clock.round))
         if self._sums:
             foreach_zero_(list(self._sums.values()))
-        self._load_batches(turns)
+        self._loaded = [self._feeds[self._key(turns, part)] for part in range(len(turns[0].parts))]
+        for part, feed in enumerate(self._loaded):
+            feed.load(turns, part)
 
-    def run(self, steps: int) -> None:
-        """Take `steps` steps."""
-        for _ in range(steps):
-            if self._graph is not None:
-                self._graph.replay()
+    def run(self, turns: Sequence[ReadyTurn]) -> None:
+        """Take all steps of loaded turns."""
+        for part in max((turn.order for turn in turns), key=len):
+            feed = self._loaded[part]
+            if feed.graph is not None:
+                feed.graph.replay()
             else:
-                self._step()
+                self._step(feed)
 
-    def capture(self, turns: Sequence[ReadyTurn]) -> None:
-        """Record one step. Needs loaded turns; they must be loaded again afterwards."""
+    def record(self, turns: Sequence[ReadyTurn], *, padded: bool) -> None:
+        """Record a step of every size the turns have and earlier ones had not; they are not loaded afterwards.
+
+        `padded`: spare rows of the broadcast hold NaN, and a step that reads them raises `ReadsPadding`.
+        """
+        fresh = []
+        for part, steps in enumerate(turns[0].parts):
+            key = self._key(turns, part)
+            if key not in self._feeds:
+                self._feeds[key] = Feed(
+                    turns[0],
+                    steps,
+                    width=self.width,
+                    capacity=_capacity(turns, part),
+                    masked=self._masked,
+                    channels_last=self._precision.channels_last,
+                )
+                fresh.append(key)
+        try:
+            for key in fresh:
+                self._record(self._feeds[key], turns, padded)
+        except BaseException:
+            for key in fresh:
+                del self._feeds[key]
+            raise
+
+    def _record(self, feed: Feed, turns: Sequence[ReadyTurn], padded: bool) -> None:
         for _ in range(2):
             self.load(turns)
             glance = Glance(self._own)
-            self._step()
+            self._step(feed)
             if not glance.unchanged():
                 raise CannotCapture("its steps change what a client was given")
+        if padded and not all(bool(torch.isfinite(value).all()) for value in self._sums.values()):
+            raise ReadsPadding
         if self._stream is None:
             return
         self.load(turns)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with _no_collection(), torch.cuda.graph(graph, stream=self._stream):
-            self._step()
-        self._graph = graph
-
-    def finite(self) -> bool:
-        """Whether the last steps' terms are numbers. Waits for the device."""
-        return all(bool(torch.isfinite(value).all()) for value in self._sums.values())
+        with _no_collection(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            self._step(feed)
+        feed.graph = graph
 
     def result(self, turns: Sequence[ReadyTurn]) -> Trained:
         """Copies of the work trees and of the summed terms of the turns just run."""
-        columns = [value.float().reshape(self.width) for value in self._sums.values()]
+        names = tuple(dict.fromkeys(name for feed in self._loaded for name in feed.terms))
+        columns = [self._sums[name].float().reshape(self.width) for name in names]
         sums = torch.stack([*columns, self._lengths()], 1)
         own = tree.clone(self._own) if self.width > 1 else {}
-        return Trained(tuple(turns), tree.clone(self.work), own, sums[: len(turns)], tuple(self._sums), self.width)
+        return Trained(tuple(turns), tree.clone(self.work), own, sums[: len(turns)], names, self.width)
 
     def _lengths(self) -> Tensor:
         with torch.no_grad():
             if not self._params:
-                return torch.zeros(self.width, device=self._x.device)
+                return torch.zeros(self.width, device=self._device)
             if self.width == 1:
                 return torch.stack(foreach_norm(self._params)).sum().reshape(1)
             norms = [torch.linalg.vector_norm(p.flatten(1), dim=1) for p in self._params]
             return torch.stack(norms).sum(0)
 
-    def _step(self) -> None:
-        pick = self._counter
-        batch = Batch(
-            self._x.index_select(0, pick).squeeze(0),
-            self._y.index_select(0, pick).squeeze(0),
-            self._places.unpack({kind: d.index_select(0, pick).squeeze(0) for kind, d in self._drawn.items()}),
-        )
-        active = self._active.index_select(0, pick).squeeze(0) if self._masked else None
+    def _step(self, feed: Feed) -> None:
+        batch, active = feed.now()
         gradient, terms = self._gradient(batch, active)
         self._optimizer.step([gradient[name] for name in self.work["params"]], self._lr, active)
         with torch.no_grad():
@@ -225,7 +223,11 @@ class Lane:
                 if name not in self._sums:
                     self._sums[name] = torch.zeros_like(value)
                 self._sums[name].add_(value if active is None else torch.where(active, value, 0.0))
-            self._counter.add_(1)
+            feed.advance()
+        feed.terms = tuple(terms)
+
+    def _key(self, turns: Sequence[ReadyTurn], part: int) -> tuple[object, ...]:
+        return (*turns[0].parts[part].size, _capacity(turns, part))
 
     def _gradient(self, batch: Batch, active: Tensor | None) -> tuple[Tree, Tree]:
         if self.width == 1 and self._compiler is None:
@@ -268,7 +270,7 @@ class Lane:
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self._precision.autocast is None:
             return contextlib.nullcontext()
-        return torch.autocast(self._x.device.type, dtype=self._precision.autocast)
+        return torch.autocast(self._device.type, dtype=self._precision.autocast)
 
     def _static(self, example: Tree) -> Tree:
         def make(leaf: Tensor) -> Tensor:
@@ -284,31 +286,6 @@ class Lane:
         """The leaves of every client of the lane, as views."""
         leaves = [leaf for _, leaf in tree.leaves(stack)]
         return [leaves] if self.width == 1 else [[leaf[k] for leaf in leaves] for k in range(self.width)]
-
-    def _load_batches(self, turns: Sequence[ReadyTurn]) -> None:
-        device = self._x.device
-        steps = max(turn.steps for turn in turns)
-        rows = [_padded(turn.rows, steps) for turn in turns]
-        rows += [rows[0]] * (self.width - len(rows))
-        numbers = _to_device(rows[0] if self.width == 1 else torch.stack(rows, 1), device)
-        table_x, table_y = turns[0].x, turns[0].y
-        if any(turn.x is not table_x for turn in turns):
-            # Clients with tables of their own: put them one after another and shift the numbers.
-            parts = [*turns, *[turns[0]] * (self.width - len(turns))]
-            table_x, table_y = torch.cat([t.x for t in parts]), torch.cat([t.y for t in parts])
-            offsets = torch.tensor([0, *(len(t.x) for t in parts[:-1])]).cumsum(0)
-            numbers = numbers + _to_device(offsets.reshape(1, -1, 1), device)
-        self._x[:steps].copy_(table_x[numbers])
-        self._y[:steps].copy_(table_y[numbers])
-        for kind, static in self._drawn.items():
-            for position, turn in enumerate([*turns, *[turns[0]] * (self.width - len(turns))]):
-                target = static if self.width == 1 else static[:, position]
-                target[: turn.steps].copy_(turn.drawn.matrices[kind], non_blocking=True)
-                if turn.steps < steps:  # A finished client computes on without effect, but its inputs must be numbers.
-                    target[turn.steps : steps].copy_(turn.drawn.matrices[kind][:1], non_blocking=True)
-        if self._masked:
-            lengths = torch.tensor([turn.steps for turn in turns] + [0] * (self.width - len(turns)))
-            self._active[:steps].copy_(_to_device(torch.arange(steps).unsqueeze(1) < lengths, device))
 
 
 @contextlib.contextmanager
@@ -335,9 +312,11 @@ def _copy_to_all(stack: Tree, value: Tree) -> None:
             rows.copy_(leaf.expand_as(rows))
 
 
-def _padded(value: Tensor, steps: int) -> Tensor:
-    return value if len(value) == steps else torch.cat([value, value[:1].expand(steps - len(value), *value.shape[1:])])
+def _capacity(turns: Sequence[ReadyTurn], part: int) -> int:
+    """Room for steps: a power of two, so that turns of similar lengths use the same recording."""
+    return power_of_two(max(len(turn.parts[part]) for turn in turns))
 
 
-def _to_device(value: Tensor, device: torch.device) -> Tensor:
-    return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value
+def power_of_two(number: int) -> int:
+    """The smallest one that is not below a number."""
+    return 1 << (number - 1).bit_length()

@@ -12,17 +12,17 @@ from fewfed.engine.events import Chosen, Event, Impossible
 from fewfed.engine.executors.cuda import norms
 from fewfed.engine.executors.cuda.board import Board
 from fewfed.engine.executors.cuda.compiled import Compiler
-from fewfed.engine.executors.cuda.lane import Lane, ReadyTurn
+from fewfed.engine.executors.cuda.lane import Lane, power_of_two
 from fewfed.engine.executors.cuda.options import Options
+from fewfed.engine.executors.cuda.ready import UNEVEN, ReadyTurn
 from fewfed.engine.job import Job
 from fewfed.errors import in_one_line
 from fewfed.fusion import Fusion
 from fewfed.phase import Clock, Phase
 from fewfed.tree import Tree
 
-
-class ReadsPadding(Exception):
-    """A loss became NaN because it read the spare rows of a buffer with room to grow."""
+_LANES_OF_UNEVEN = 2
+"""Lanes for clients whose batches differ in size: each records a step of every size, of which there may be hundreds."""
 
 
 class Lanes:
@@ -79,31 +79,29 @@ class Lanes:
     def of(self, clock: Clock, shared: Tree, block: Sequence[ReadyTurn], width: int, masked: bool, number: int) -> Lane:
         """A lane for a block of turns, the `number`th of a group. Blocks are dealt to the lanes in rotation."""
         example = block[0]
-        capacity = power_of_two(max(turn.steps for turn in block))
-        key = (example.ctx.phase.name, width, masked, capacity, _signature(example), id(shared))
+        key = (example.ctx.phase.name, width, masked, _signature(block), id(shared))
         lanes = self._held.setdefault(key, [])
         # The recorded step contains the round number it was recorded with: record it again.
         if lanes and lanes[0].seen and lanes[0].round != clock.round:
             lanes.clear()
         wanted = self._options.streams if width == 1 else 2
+        if example.batch == UNEVEN:
+            wanted = min(wanted, _LANES_OF_UNEVEN)
         position = number % wanted
-        if position < len(lanes):
-            return lanes[position]
-        lane = self._captured_somehow(shared, block, width, capacity, masked)
-        if self._boards[example.ctx.phase.name].padded and not lane.finite():
-            raise ReadsPadding
+        lane = self._recorded_somehow(lanes[position] if position < len(lanes) else None, shared, block, width, masked)
+        if position == len(lanes):
+            lanes.append(lane)
         if lane.seen:
             self._clocked.add(example.ctx.phase.name)
-        lanes.append(lane)
         return lane
 
-    def _captured_somehow(
-        self, shared: Tree, block: Sequence[ReadyTurn], width: int, capacity: int, masked: bool
+    def _recorded_somehow(
+        self, lane: Lane | None, shared: Tree, block: Sequence[ReadyTurn], width: int, masked: bool
     ) -> Lane:
         """A lane; without fused parts, or without fewfed's own kernels, where recording fails with them."""
         while True:
             try:
-                return self._captured(shared, block, width, capacity, masked)
+                return self._recorded(lane, shared, block, width, masked)
             except torch.cuda.OutOfMemoryError:
                 raise
             except Exception as error:
@@ -117,25 +115,26 @@ class Lanes:
                     raise
                 self._events.append(Impossible(left_out, in_one_line(error), block[0].ctx.phase.name))
 
-    def _captured(self, shared: Tree, block: Sequence[ReadyTurn], width: int, capacity: int, masked: bool) -> Lane:
-        example = block[0]
-        lane = Lane(
-            self._job,
-            example,
-            shared,
-            width=width,
-            steps=capacity,
-            masked=masked,
-            precision=self.precision,
-            kind=(example.ctx.phase.name, width, _signature(example), id(shared)),
-            # A step that reads the clock would have to be compiled in every round, which does not pay.
-            compiler=None if example.ctx.phase.name in self._clocked else self._compiler,
-            fusion=self.fusion,
-            norms=self._norms if width == 1 else self._norms_of_stacks,
-        )
+    def _recorded(self, lane: Lane | None, shared: Tree, block: Sequence[ReadyTurn], width: int, masked: bool) -> Lane:
+        name = block[0].ctx.phase.name
+        # A step that reads the clock would have to be compiled in every round, and one of each size: not worth it.
+        plain = name in self._clocked or block[0].batch == UNEVEN
+        if lane is None:
+            lane = Lane(
+                self._job,
+                block[0],
+                shared,
+                width=width,
+                masked=masked,
+                precision=self.precision,
+                kind=(name, width, _signature(block), id(shared)),
+                compiler=None if plain else self._compiler,
+                fusion=self.fusion,
+                norms=self._norms if width == 1 else self._norms_of_stacks,
+            )
         lane.follow()
         with lane.queue():
-            lane.capture(block)
+            lane.record(block, padded=self._boards[name].padded)
         return lane
 
     def _all(self) -> Iterator[Lane]:
@@ -155,13 +154,10 @@ class Lanes:
         return found
 
 
-def power_of_two(number: int) -> int:
-    """The smallest one that is not below a number."""
-    return 1 << (number - 1).bit_length()
-
-
-def _signature(turn: ReadyTurn) -> tuple[object, ...]:
-    """What two turns must have in common to use the same recorded step."""
+def _signature(block: Sequence[ReadyTurn]) -> tuple[object, ...]:
+    """What blocks must have in common to use the same lane."""
+    turn = block[0]
     trees = {"work": turn.work, "personal": turn.ctx.personal, "state": turn.ctx.state}
     shapes = tuple((path, leaf.shape, leaf.dtype) for path, leaf in tree.leaves(trees))
-    return (turn.rows.shape[1], tuple(turn.x.shape[1:]), turn.drawn.places, shapes)
+    steps = UNEVEN if turn.batch == UNEVEN else (*turn.parts[0].size, power_of_two(max(each.steps for each in block)))
+    return (steps, tuple(turn.x.shape[1:]), shapes)

@@ -14,6 +14,11 @@ from fewfed import tree
 from fewfed.engine.executors.cuda.watch import CannotCapture
 from fewfed.tree import Tree
 
+
+class DrawsDiffer(CannotCapture):
+    """Steps with batches of one size draw numbers of several."""
+
+
 Kind = tuple[torch.dtype, bool]
 """Type of number, and whether it was drawn on the device (rather than by the host's plan)."""
 
@@ -90,7 +95,7 @@ class Packed:
         flat = [[leaf for _, leaf in tree.leaves(step)] for step in drawn]
         shapes = [place.shape for place in places.leaves]
         if any([tuple(leaf.shape) for leaf in leaves] != shapes for leaves in flat):
-            raise CannotCapture("what it draws differs in size from step to step")
+            raise DrawsDiffer("what it draws differs in size from step to step")
         matrices = places.room(len(drawn), pinned, flat[0])
         views = {kind: _writable(matrix) for kind, matrix in matrices.items()}
         for position, place in enumerate(places.leaves):

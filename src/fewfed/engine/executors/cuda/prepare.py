@@ -10,14 +10,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.engine.executors.cuda.drawing import Drawing
-from fewfed.engine.executors.cuda.lane import ReadyTurn
-from fewfed.engine.executors.cuda.packed import Packed
+from fewfed.engine.executors.cuda.packed import DrawsDiffer
+from fewfed.engine.executors.cuda.ready import UNEVEN, ReadyTurn, Steps, by_size
 from fewfed.engine.executors.cuda.rows import Located, table_of
-from fewfed.engine.executors.cuda.watch import CannotCapture, of_anybody
+from fewfed.engine.executors.cuda.watch import of_anybody
 from fewfed.engine.job import Job
 from fewfed.engine.outcomes import Failed
 from fewfed.engine.turn import CannotTrain, Member, context_of, failed, rows_to_train_on
@@ -39,7 +40,7 @@ class Prospect:
     ctx: Context
     data: Examples
     batch: int
-    """Rows of a step."""
+    """Rows of every step, or `UNEVEN`."""
 
     @property
     def steps(self) -> int:
@@ -54,6 +55,8 @@ class Preparation:
         self._device = device
         self._drawing = Drawing(pinned=device.type == "cuda")
         self._ahead: dict[int, tuple[Random, Future[None]]] = {}
+        self._uneven: set[str] = set()
+        """Phases whose draws differ in size from step to step."""
         self._bare = False
         self._start_tried = False
         self._common_start: Tree | None = None
@@ -75,11 +78,9 @@ class Preparation:
             except CannotTrain as error:
                 yield failed(ctx.client, phase, error)
                 continue
-            plan, rows = ctx.plan, len(data)
-            if plan.rule != "fill" and (plan.rule == "released" or rows % plan.batch):
-                raise CannotCapture("its batches differ in size (batch_rule 'fill' keeps them equal)")
-            ctx = dataclasses.replace(ctx, steps=plan.steps(rows, phase.epochs))
-            yield Prospect(index, ctx, data, min(plan.batch, rows))
+            ctx = dataclasses.replace(ctx, steps=ctx.plan.steps(len(data), phase.epochs))
+            even = phase.name not in self._uneven and ctx.plan.has_even_batches(len(data))
+            yield Prospect(index, ctx, data, min(ctx.plan.batch, len(data)) if even else UNEVEN)
 
     def expect(self, prospects: Iterable[Prospect]) -> None:
         """Start to draw the noise of turns that will be needed soon."""
@@ -96,22 +97,32 @@ class Preparation:
                 self._ahead[prospect.index] = (random, self._pool.submit(random.make_normals, count))
 
     def turns(self, prospects: Sequence[Prospect]) -> list[ReadyTurn]:
-        """Start, rows and draws of every step, of clients with batches of one size."""
+        """Start, rows and draws of every step, of clients with batches of one size, or of one with several."""
         batch = prospects[0].batch
+        if batch == UNEVEN:
+            return [self._turn(prospect, *self._parts_by_size(prospect)) for prospect in prospects]
         sources = [self._source_of(prospect) for prospect in prospects]
-        packed = self._drawing.turns(sources, [prospect.ctx for prospect in prospects], batch)
-        return [self._turn(prospect, drawn) for prospect, drawn in zip(prospects, packed, strict=True)]
+        try:
+            packed = self._drawing.turns(sources, [prospect.ctx for prospect in prospects], batch)
+        except DrawsDiffer:
+            self._uneven.add(prospects[0].ctx.phase.name)
+            if len(prospects) > 1:
+                raise
+            return self.turns([dataclasses.replace(prospects[0], batch=UNEVEN)])
+        return [
+            self._turn(prospect, (Steps(_filled(prospect), drawn),), (0,) * prospect.steps)
+            for prospect, drawn in zip(prospects, packed, strict=True)
+        ]
 
-    def _turn(self, prospect: Prospect, drawn: Packed) -> ReadyTurn:
-        ctx, data = prospect.ctx, prospect.data
-        phase, clock = ctx.phase, ctx.clock
-        if ctx.plan.rule == "fill":
-            rows = ctx.plan.filled_batches(clock.round, phase.name, ctx.client, len(data), phase.epochs)
-        else:
-            rows = torch.stack(ctx.plan.batches(clock.round, phase.name, ctx.client, len(data), phase.epochs))
-        if isinstance(data, Located):
-            rows = data.numbers[rows]
-        return ReadyTurn(prospect.index, ctx, self._start(ctx), *table_of(data), rows, drawn)
+    def _turn(self, prospect: Prospect, parts: tuple[Steps, ...], order: tuple[int, ...]) -> ReadyTurn:
+        table = table_of(prospect.data)
+        return ReadyTurn(prospect.index, prospect.ctx, self._start(prospect.ctx), *table, prospect.batch, parts, order)
+
+    def _parts_by_size(self, prospect: Prospect) -> tuple[tuple[Steps, ...], tuple[int, ...]]:
+        ctx, random = prospect.ctx, _source(prospect)
+        rows = [_located(prospect, batch) for batch in _batches(prospect)]
+        drawn = [ctx.phase.does.draw(random, ctx, len(batch)) for batch in rows]
+        return by_size(rows, drawn, pinned=self._device.type == "cuda")
 
     def _start(self, ctx: Context) -> Tree:
         """The work tree a client starts from; one copy for all if `begin` does not look at the client."""
@@ -139,6 +150,26 @@ class Preparation:
 def _threads(device: torch.device) -> int:
     """Threads that draw noise: none where the device is a CPU, whose cores all have a process already."""
     return max(1, min(6, (os.cpu_count() or 1) - 1)) if device.type == "cuda" else 0
+
+
+def _filled(prospect: Prospect) -> Tensor:
+    """(steps, batch) row numbers of batches of one size."""
+    if prospect.ctx.plan.rule == "fill":
+        ctx, phase = prospect.ctx, prospect.ctx.phase
+        rows = ctx.plan.filled_batches(ctx.clock.round, phase.name, ctx.client, len(prospect.data), phase.epochs)
+    else:
+        rows = torch.stack(_batches(prospect))
+    return _located(prospect, rows)
+
+
+def _batches(prospect: Prospect) -> list[Tensor]:
+    ctx, phase = prospect.ctx, prospect.ctx.phase
+    return ctx.plan.batches(ctx.clock.round, phase.name, ctx.client, len(prospect.data), phase.epochs)
+
+
+def _located(prospect: Prospect, rows: Tensor) -> Tensor:
+    """Numbers of a client's rows as numbers in the table of all."""
+    return prospect.data.numbers[rows] if isinstance(prospect.data, Located) else rows
 
 
 def _source(prospect: Prospect) -> Random:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from fewfed import tree
-from fewfed.engine.executors.cuda.lane import ReadyTurn, Trained
+from fewfed.engine.executors.cuda.lane import Trained
+from fewfed.engine.executors.cuda.ready import ReadyTurn
 from fewfed.engine.executors.cuda.rows import table_of
 from fewfed.engine.executors.cuda.watch import CannotCapture, of_many
 from fewfed.engine.lending import Glance
