@@ -88,8 +88,9 @@ class Lanes:
         if example.batch == UNEVEN:
             wanted = min(wanted, _LANES_OF_UNEVEN)
         position = number % wanted
-        lane = self._recorded_somehow(lanes[position] if position < len(lanes) else None, shared, block, width, masked)
-        if position == len(lanes):
+        known = lanes[position] if position < len(lanes) else None
+        lane = self._recorded_somehow(known, shared, block, width, masked)
+        if known is None:
             lanes.append(lane)
         if lane.seen:
             self._clocked.add(example.ctx.phase.name)
