@@ -78,6 +78,29 @@ def test_a_size_is_recorded_once_a_lane(monkeypatch: pytest.MonkeyPatch) -> None
     assert {shape[1] for _, shape in recorded} == {5, 8, 4, 3, 6}  # type: ignore[index]
 
 
+def lanes_made(rule: str, rounds: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    made = 0
+    begin = Lane.__init__
+
+    def counting(lane: Lane, *arguments: Any, **given: Any) -> None:
+        nonlocal made
+        made += 1
+        begin(lane, *arguments, **given)
+
+    job = job_of("fedavg", digits_federation(10, SIZES), training={"epochs": 2, "batch": 8, "batch_rule": rule})
+    device = Device(job, options=Options(device="cpu", mode="graphs", streams=3))
+    with monkeypatch.context() as patch:
+        patch.setattr(Lane, "__init__", counting)
+        run(job, rounds=rounds, cohort=10, executor=device)
+    return made
+
+
+@pytest.mark.parametrize("rule", ["fill", "partial", "released"])
+def test_lanes_stay_for_later_rounds(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane that is not held is freed while a GPU still works on it. Turns of several lengths ask for several."""
+    assert lanes_made(rule, 4, monkeypatch) == lanes_made(rule, 6, monkeypatch)
+
+
 def test_steps_are_taken_in_the_order_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, ...]] = []
     run_lane = Lane.run
