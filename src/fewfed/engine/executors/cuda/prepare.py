@@ -22,6 +22,7 @@ from fewfed.engine.executors.cuda.watch import of_anybody
 from fewfed.engine.job import Job
 from fewfed.engine.outcomes import Failed
 from fewfed.engine.turn import CannotTrain, Member, context_of, failed, rows_to_train_on
+from fewfed.engine.varied import Rows, may_vary
 from fewfed.method import Context
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Random
@@ -74,7 +75,7 @@ class Preparation:
         for index, member in enumerate(members):
             ctx = context_of(self._job, phase, clock, shared, member)
             try:
-                data = rows_to_train_on(ctx)
+                data = rows_to_train_on(self._job, ctx)
             except CannotTrain as error:
                 yield failed(ctx.client, phase, error)
                 continue
@@ -115,8 +116,23 @@ class Preparation:
         ]
 
     def _turn(self, prospect: Prospect, parts: tuple[Steps, ...], order: tuple[int, ...]) -> ReadyTurn:
-        table = table_of(prospect.data)
-        return ReadyTurn(prospect.index, prospect.ctx, self._start(prospect.ctx), *table, prospect.batch, parts, order)
+        x, y = table_of(prospect.data)
+        if may_vary(self._job, prospect.ctx):
+            x, y, parts = self._varied(prospect, parts, order)
+        return ReadyTurn(prospect.index, prospect.ctx, self._start(prospect.ctx), x, y, prospect.batch, parts, order)
+
+    def _varied(
+        self, prospect: Prospect, parts: tuple[Steps, ...], order: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor, tuple[Steps, ...]]:
+        """A table with the rows of every step as that step sees them, and where in it they are."""
+        source = Rows(self._job, prospect.ctx, prospect.data)
+        if not source.vary:
+            return *table_of(prospect.data), parts
+        batches = _batches(prospect)
+        x, y = source.of_steps(batches)
+        places = torch.split(torch.arange(len(x)), [len(rows) for rows in batches])
+        mine = [[places[step] for step, other in enumerate(order) if other == part] for part in range(len(parts))]
+        return x, y, tuple(Steps(torch.stack(rows), each.drawn) for rows, each in zip(mine, parts, strict=True))
 
     def _parts_by_size(self, prospect: Prospect) -> tuple[tuple[Steps, ...], tuple[int, ...]]:
         ctx, random = prospect.ctx, _source(prospect)
