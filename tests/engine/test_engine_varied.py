@@ -18,6 +18,7 @@ from fewfed.data.splits import Split
 from fewfed.data.variation import Variation
 from fewfed.engine.executors.cuda.executor import Device
 from fewfed.engine.executors.cuda.options import Options as DeviceOptions
+from fewfed.engine.executors.cuda.ready import ReadyTurn
 from fewfed.engine.executors.workers.executor import Workers
 from fewfed.engine.executors.workers.options import Options
 from fewfed.engine.job import Job
@@ -173,3 +174,29 @@ def test_every_executor_draws_the_same(method: str, executor: str) -> None:
         assert not differences(found.server, alone.server)
     without = run(job(method, double=True), rounds=2, cohort=4)
     assert gap(without.server, alone.server) > 1e-4
+
+
+@pytest.mark.parametrize("mode", ["graphs", "stacked"])
+def test_batches_of_several_sizes_are_varied_alike_on_a_device(mode: str) -> None:
+    made = job(double=True, **SETTINGS)
+    made = dataclasses.replace(made, training=dataclasses.replace(made.training, batch_rule="partial"))
+    options = DeviceOptions(device="cpu", mode=mode, stack=4)  # type: ignore[arg-type]
+    found = run(made, rounds=2, cohort=4, executor=Device(made, options=options))
+    assert gap(found.server, run(made, rounds=2, cohort=4).server) < EXACT
+
+
+def test_a_turn_gives_its_varied_rows_back_once_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All turns of a phase are kept to its end: of a thousand clients the rows of all epochs would not fit."""
+    loaded: list[tuple[int, int]] = []
+    plain_loaded = ReadyTurn.loaded
+
+    def noted(turn: ReadyTurn) -> ReadyTurn:
+        after = plain_loaded(turn)
+        loaded.append((len(turn.x), after.x.untyped_storage().nbytes()))
+        return after
+
+    monkeypatch.setattr(ReadyTurn, "loaded", noted)
+    made = job(variation=Variation("horizontal"))
+    run(made, rounds=1, cohort=4, executor=Device(made, options=DeviceOptions(device="cpu", mode="graphs")))
+    uses = [2 * 8 * -(-size // 8) if size > 8 else 2 * size for size in SIZES]
+    assert sorted(loaded) == sorted((count, 0) for count in uses)

@@ -290,6 +290,7 @@ class Device(LocalExecutor):
             lane.follow()
             with lane.queue():
                 lane.load(block)
+                block = [turn.loaded() for turn in block]
                 lane.run(block)
                 trained = lane.result(block)
                 ended.append(_Ended(trained, self._reports.of(trained)))

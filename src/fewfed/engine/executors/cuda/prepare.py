@@ -116,23 +116,24 @@ class Preparation:
         ]
 
     def _turn(self, prospect: Prospect, parts: tuple[Steps, ...], order: tuple[int, ...]) -> ReadyTurn:
-        x, y = table_of(prospect.data)
-        if may_vary(self._job, prospect.ctx):
-            x, y, parts = self._varied(prospect, parts, order)
-        return ReadyTurn(prospect.index, prospect.ctx, self._start(prospect.ctx), x, y, prospect.batch, parts, order)
+        table = table_of(prospect.data)
+        start = self._start(prospect.ctx)
+        turn = ReadyTurn(prospect.index, prospect.ctx, start, *table, prospect.batch, parts, order)
+        return self._varied(prospect, turn) if may_vary(self._job, prospect.ctx) else turn
 
-    def _varied(
-        self, prospect: Prospect, parts: tuple[Steps, ...], order: tuple[int, ...]
-    ) -> tuple[Tensor, Tensor, tuple[Steps, ...]]:
-        """A table with the rows of every step as that step sees them, and where in it they are."""
+    def _varied(self, prospect: Prospect, turn: ReadyTurn) -> ReadyTurn:
+        """The turn with a table of the rows of every step, as that step sees them."""
         source = Rows(self._job, prospect.ctx, prospect.data)
         if not source.vary:
-            return *table_of(prospect.data), parts
+            return turn
         batches = _batches(prospect)
         x, y = source.of_steps(batches)
         places = torch.split(torch.arange(len(x)), [len(rows) for rows in batches])
-        mine = [[places[step] for step, other in enumerate(order) if other == part] for part in range(len(parts))]
-        return x, y, tuple(Steps(torch.stack(rows), each.drawn) for rows, each in zip(mine, parts, strict=True))
+        parts = []
+        for number, part in enumerate(turn.parts):
+            mine = [places[step] for step, other in enumerate(turn.order) if other == number]
+            parts.append(Steps(torch.stack(mine), part.drawn))
+        return dataclasses.replace(turn, x=x, y=y, parts=tuple(parts), varied=True)
 
     def _parts_by_size(self, prospect: Prospect) -> tuple[tuple[Steps, ...], tuple[int, ...]]:
         ctx, random = prospect.ctx, _source(prospect)
