@@ -12,6 +12,7 @@ import torch
 from exact import differences
 from torch import Tensor
 
+from fewfed import tree
 from fewfed.data.examples import Dataset, Examples
 from fewfed.data.federation import SplitFederation
 from fewfed.data.splits import Split
@@ -183,6 +184,17 @@ def test_batches_of_several_sizes_are_varied_alike_on_a_device(mode: str) -> Non
     options = DeviceOptions(device="cpu", mode=mode, stack=4)  # type: ignore[arg-type]
     found = run(made, rounds=2, cohort=4, executor=Device(made, options=options))
     assert gap(found.server, run(made, rounds=2, cohort=4).server) < EXACT
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("mode", ["graphs", "stacked", "eager"])
+@pytest.mark.parametrize("rule", ["fill", "partial"])
+def test_a_gpu_trains_on_the_same_rows(mode: str, rule: str) -> None:
+    made = job(double=True, **SETTINGS)
+    made = dataclasses.replace(made, training=dataclasses.replace(made.training, batch_rule=rule))
+    executor = Device(made, options=DeviceOptions(device="cuda", mode=mode, stack=4))  # type: ignore[arg-type]
+    found = run(made, rounds=2, cohort=4, executor=executor)
+    assert gap(tree.to(found.server, "cpu"), run(made, rounds=2, cohort=4).server) < 1e-6
 
 
 def test_a_turn_gives_its_varied_rows_back_once_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
