@@ -131,6 +131,11 @@ class Plan:
         """Random numbers that are the same in every round: for a client's shared subset, say."""
         return Random(self.seed, "fixed", purpose, client, dtype=self.dtype)
 
+    def row_random(self, round: int, phase: str, client: int, *, seen: bool = False) -> Random:
+        """What is new about a client's rows in one phase: flips and noise of one use after another, in its steps. Or,
+        for all else that looks at its rows in that phase, once for the phase (`seen`)."""
+        return Random(self.seed, "seen rows" if seen else "rows", round, phase, client, dtype=self.dtype)
+
     def network_seed(self, round: int, phase: str, client: int) -> int:
         """What torch's own generator is seeded with where a network draws for itself (dropout)."""
         return int(Random(self.seed, "network", round, phase, client).integers(2**62, 1))

@@ -17,6 +17,7 @@ from conformance_cases import every_spec
 from torch import Tensor, nn
 
 from fewfed.data.examples import Examples
+from fewfed.data.variation import NONE
 from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView, run_rounds
@@ -55,11 +56,14 @@ class Quadratics:
     shape = (1,)
     most_rows = None
     test_groups: Mapping[str, Tensor] = {}
+    validation_groups: Mapping[str, Tensor] = {}
     client_groups: Sequence[str] = ()
+    variation = NONE
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = sizes
         self.test = self.examples(0)
+        self.validation = self.test.rows(torch.arange(0))
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -77,6 +81,9 @@ class Quadratics:
 
     def union(self) -> Examples:
         return self.examples(0).join(self.examples(1))
+
+    def fresh_noise(self, client: int) -> float:
+        return 0.0
 
 
 def job_of(method: Method, steps: int, sizes: Sequence[int] = (10, 10)) -> Job:

@@ -14,7 +14,11 @@ from torch import Tensor
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.evaluation import Evaluate
+from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.options import Options
 from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.executors.workers.executor import Workers
+from fewfed.engine.executors.workers.options import EXACT
 from fewfed.engine.job import Job
 from fewfed.engine.loop import run_rounds
 from fewfed.errors import RunError
@@ -23,7 +27,7 @@ from fewfed.task import Score
 from fewfed.tasks.classification import Classification
 from fewfed.tasks.regression import Regression
 from fewfed.tree import Tree
-from support import digits_federation, job_of, run, states
+from support import digits, digits_federation, job_of, run, states
 
 TRAINING = {"lr": 0.003, "epochs": 3}
 
@@ -156,3 +160,51 @@ class Presents(FedAvg):
 def test_what_a_method_makes_of_test_inputs_is_looked_at(made: Any, says: str) -> None:
     with pytest.raises(RunError, match=f"method 'fedavg', presented: .*{says}"):
         run(job_of(Presents(made)), rounds=1, observers=[Evaluate()])
+
+
+def validated(method: str) -> Job:
+    """Six clients, and validation rows that are neither trained nor tested on."""
+    whole = digits_federation(6, 20)
+    train, _ = digits()
+    federation = GeneratedFederation(6, whole.examples, whole.test, 10, validation=train.rows(torch.arange(700, 1400)))
+    return job_of(method, federation, training=TRAINING)
+
+
+def test_validation_rows_are_scored_whenever_test_rows_are() -> None:
+    job = validated("fedavg")
+    recorder = run(job, rounds=5, cohort=6, observers=[Evaluate(every=2)])
+    assert [("validation" in line, "accuracy" in line) for line in recorder.metrics] == [
+        (False, False), (True, True), (False, False), (True, True), (True, True),
+    ]  # fmt: skip
+    held, found = job.federation.validation, recorder.metrics[-1]["validation"]
+    with torch.no_grad():
+        logits = job.net.apply(recorder.server["model"], held.x, train=False)
+    assert found["accuracy"] == pytest.approx(accuracy_score(held.y, logits.argmax(1)), rel=1e-6)
+    assert found["loss"] == pytest.approx(log_loss(held.y, logits.double().softmax(1)), rel=1e-5)
+    assert found["accuracy"] != recorder.metrics[-1]["accuracy"]
+
+
+def test_personal_models_are_scored_on_everybodys_validation_rows() -> None:
+    job = validated("local")
+    models = Models([])
+    found = run(job, rounds=2, cohort=4, observers=[Evaluate(clients=0), models]).metrics[-1]["validation"]
+    held = job.federation.validation
+    with torch.no_grad():
+        right = [job.net.apply(model, held.x, train=False).argmax(1) for model in models.found]
+    assert found["accuracy"] == pytest.approx(np.mean([accuracy_score(held.y, p) for p in right]), rel=1e-6)
+    assert found["evaluated_clients"] == 6
+
+
+@pytest.mark.parametrize("executor", ["workers", "device"])
+def test_every_executor_scores_validation_rows_alike(executor: str) -> None:
+    job = validated("fedavg")
+    models = [job.net.model(), run(job).server["model"]]
+    other = Workers(job, options=EXACT) if executor == "workers" else Device(job, options=Options(device="cpu"))
+    try:
+        for ours, theirs in zip(other.evaluate(models, "validation"), Sequential(job).evaluate(models, "validation"),
+                                strict=True):  # fmt: skip
+            assert int(theirs.total.sum()) == 700
+            assert torch.equal(ours.correct, theirs.correct)
+            assert ours.loss == pytest.approx(theirs.loss, rel=1e-6)
+    finally:
+        other.close()

@@ -15,7 +15,7 @@ from fewfed.report.table import Spread, rich_table, rows, to_csv
 from fewfed.runs.results import Accuracy, Result, summarise
 
 
-def result(seed: int = 0, accuracy: tuple[float, float, float] = (0.5, 0.25, 0.375), failed: int = 0) -> Result:
+def result(seed: int = 0, accuracy: tuple[float, ...] = (0.5, 0.25, 0.375), failed: int = 0) -> Result:
     return Result(
         method="any",
         preset="paper",
@@ -30,6 +30,7 @@ def result(seed: int = 0, accuracy: tuple[float, float, float] = (0.5, 0.25, 0.3
         seconds=1.5,
         folder="somewhere",
         failed=failed,
+        validation=Accuracy(0.6, 0.2, 0.3, 0.6) if len(accuracy) > 3 else None,
     )
 
 
@@ -99,3 +100,48 @@ def test_the_summary_of_rounds() -> None:
 
 def test_a_result_read_back_is_the_same() -> None:
     assert Result.from_json(result().as_json()) == result()
+
+
+VALIDATED = (0.5, 0.25, 0.375, 0.4375)
+
+
+def test_the_accuracy_of_best_validation_has_a_column_where_runs_have_validation_rows() -> None:
+    plain, validated = [("a", result())], [("b", result(0, VALIDATED)), ("b", result(1, VALIDATED))]
+    assert "best valid." not in shown(rich_table(rows(plain), "t"), 120)
+    text = shown(rich_table(rows(validated + plain), "t"), 120)
+    assert "best valid." in text
+    assert "43.8 ± 0.0" in text
+    table = list(csv.DictReader(io.StringIO(to_csv(rows(validated + plain)))))
+    assert [row["best_validation_mean"] for row in table] == ["0.437500", ""]
+    assert [row["best_validation_sd"] for row in table] == ["0.000000", ""]
+
+
+def test_that_column_fits_into_80_columns_too() -> None:
+    text = shown(rich_table(rows([("fedavg", result(seed, VALIDATED)) for seed in (0, 1)]), "title"), 80)
+    assert "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    for part in ("50.0", "25.0", "37.5", "43.8", "15"):
+        assert part in text
+
+
+def test_a_result_with_validation_rows_read_back_is_the_same() -> None:
+    given_result = result(0, VALIDATED)
+    assert Result.from_json(given_result.as_json()) == given_result
+    assert "validation" not in result().as_json()
+    assert set(result().as_json()["accuracy"]) == {"best", "last", "last10"}
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from([0.1, 0.2, 0.3])), min_size=1, max_size=15))
+def test_the_summary_has_the_test_accuracy_of_the_first_round_that_is_best_on_validation(
+    curve: list[tuple[float, float]],
+) -> None:
+    rest = {"bytes": {"up": 0}, "steps": 1, "seconds": 1.0, "failed": []}
+    records = [{"accuracy": test, "validation": {"accuracy": own}, **rest} for test, own in curve]
+    chosen_test, chosen_own = 0.0, -1.0
+    for test, own in curve:  # The paper's released code: a later round must be better.
+        if own > chosen_own:
+            chosen_test, chosen_own = test, own
+    found = summarise(records)
+    assert found["accuracy"].best_validation == chosen_test
+    assert found["validation"].best == found["validation"].best_validation == chosen_own
+    assert found["validation"].last == curve[-1][1]

@@ -59,6 +59,39 @@ def test_a_record_comes_back_as_it_was(study: Study, tmp_path: Path) -> None:
     assert len(before) < 600
 
 
+def test_the_round_of_best_validation_is_kept_compared_and_shown(study: Study, tmp_path: Path) -> None:
+    published = study.published
+    assert published is not None
+    study = dataclasses.replace(study, published=dataclasses.replace(published, compare="best_validation"))
+    rest: dict[str, Any] = {"seconds": 1.0, "failed": [], "phases": {}}
+    curves = [((0.5, 0.9), (0.25, 0.3), (0.75, 0.9)), ((0.5, 0.2), (0.375, 0.4), (0.25, 0.3))]
+    runs = [run for run in study.runs if run.setting == study.runs[0].setting]
+    kept = Kept(tmp_path / "kept")
+    for run, curve in zip(runs, curves, strict=True):
+        records = [
+            {"round": number, "accuracy": test, "validation": {"accuracy": own}, **rest}
+            for number, (test, own) in enumerate(curve, 1)
+        ]
+        kept.add(study, run, outcome_of(study, records), MADE)
+    records_kept = kept.fitting(study)
+    (row,) = compared(study, [(run, records_kept[run.name].outcome) for run in runs])
+    mean = (0.5 + 0.375) / 2
+    assert row.best_validation is not None
+    assert row.best_validation.mean == pytest.approx(mean)
+    assert row.published is not None
+    assert row.difference == pytest.approx(100 * mean - row.published.mean)
+    library = Library(write_study(tmp_path / "reproduce", STUDY.replace("[published.match]", COMPARED, 1)))
+    text = page(library, kept)
+    assert "| best | last | last 10 | best valid. |" in text
+    spread = 100 * statistics.stdev([0.5, 0.375])
+    assert f"| 43.8 ± {spread:.1f} |" in text
+    cells = {line.count("|") for line in text.splitlines() if line.startswith(("| data |", "| digits |"))}
+    assert cells == {14}
+
+
+COMPARED = 'compare = "best_validation"\n\n[published.match]'
+
+
 def test_other_settings_make_a_record_stale_and_the_way_of_computing_does_not(study: Study) -> None:
     resolved = study.runs[0].resolved
     same = [

@@ -76,6 +76,7 @@ def _tell(result: Result, as_json: bool) -> None:
         f"{result.method} ({result.preset}) on {result.data}, {result.split}, {result.clients} clients, "
         f"seed {result.seed}: "
         f"best {100 * accuracy.best:.2f} %, last {100 * accuracy.last:.2f} %, last 10 {100 * accuracy.last10:.2f} %"
+        + ("" if accuracy.best_validation is None else f", best validation {100 * accuracy.best_validation:.2f} %")
     )
     say(
         f"{result.bytes['up'] / 1e6:.1f} MB up, {result.bytes['down'] / 1e6:.1f} MB down, {result.steps} steps, "

@@ -16,7 +16,7 @@ from fewfed.cli.show import out, say
 from fewfed.data.skew import picture, plot_split
 from fewfed.data.sources import load
 from fewfed.runs.experiment import resolve
-from fewfed.runs.prepare import split_of, training_part
+from fewfed.runs.prepare import manifest_of, parts_of, training_part
 
 
 @opt.of_experiments("data", "split", "clients", "seed")
@@ -33,14 +33,15 @@ def show_split(
         resolved = resolve("fedavg", given.values)
         loaded = load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)
         dataset = training_part(loaded, resolved.experiment)
-        made = split_of(dataset, resolved.experiment)
+        made, held_back = parts_of(dataset, resolved.experiment)
     labels, names = dataset.split_labels, dataset.split_names
     counts = made.counts(labels, len(names))
-    manifest = made.manifest(labels, len(names))
+    manifest = manifest_of(dataset, made, held_back)
     sizes = manifest["sizes"]
     say(
         f"{dataset.name}, {manifest['rule']}, seed {manifest['seed']}: "
         f"{manifest['clients']} clients, {manifest['rows']} rows"
+        + (f" to train on, {len(held_back.order)} held back for validation" if held_back else "")
     )
     say(f"sparsity {manifest['sparsity']:.3f} (empty client-class pairs), scarcity {manifest['scarcity']:.3f} "
               f"(clients with fewer than 50 rows), {manifest['mean_classes']:.2f} classes a client")  # fmt: skip

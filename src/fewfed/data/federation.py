@@ -11,10 +11,15 @@ from torch import Tensor
 
 from fewfed.data.examples import Dataset, Examples
 from fewfed.data.splits import Split
+from fewfed.data.variation import NONE, Variation
 from fewfed.errors import ConfigError
 
 MOST_GROUPS = 50
 """More groups of test rows than this are not scored one by one: every round would pay for a table nobody reads."""
+
+
+HeldOut = Literal["test", "validation"]
+"""Rows that nobody trains on and models are scored on."""
 
 
 class Federation(Protocol):
@@ -29,6 +34,21 @@ class Federation(Protocol):
     @property
     def test_groups(self) -> Mapping[str, Tensor]:
         """Named groups of test rows that are scored by themselves: which rows, as booleans."""
+        ...
+
+    @property
+    def validation(self) -> Examples:
+        """What clients hold back of their own rows, in client order; none where nobody asked for it."""
+        ...
+
+    @property
+    def validation_groups(self) -> Mapping[str, Tensor]:
+        """Groups of validation rows, called as those of the test rows are."""
+        ...
+
+    @property
+    def variation(self) -> Variation:
+        """How rows differ each time they are trained on."""
         ...
 
     @property
@@ -62,10 +82,16 @@ class Federation(Protocol):
         """The rows of all clients, in client order."""
         ...
 
+    def fresh_noise(self, client: int) -> float:
+        """Deviation of the noise that is drawn anew each time a row is looked at, and is not in `examples`; it never
+        falls with the number of the client."""
+        ...
+
 
 MOST_TEST_COPIES = 100
 TEST_NOISE = 1 << 31
-"""What sets the noise on the test part apart from that of any client."""
+VALIDATION_NOISE = TEST_NOISE + 1
+"""What sets the noise on the test part, and on validation rows, apart from that of any client's training rows."""
 
 
 class SplitFederation:
@@ -73,8 +99,10 @@ class SplitFederation:
 
     `noise` adds Gaussian noise to the training inputs, in the units of the data: `graded` rises from none on client 0
     to standard deviation `noise` on the last client (fedfa-sem-flair 3.6), `uniform` is the same everywhere. A client's
-    noise is the same every time. The test rows stay clean, or with `noise_test` come once under every client's level
-    (NIID-Bench).
+    noise is the same every time, or with `noise_fresh` new each time a row is looked at; the engine then draws it, and
+    `examples` are without. The test rows stay clean, or with `noise_test` come once under every client's level
+    (NIID-Bench). `validation` are the rows that clients hold back, under their own noise. `variation` is what is new
+    about rows each time they are trained on.
     """
 
     def __init__(
@@ -82,9 +110,12 @@ class SplitFederation:
         dataset: Dataset,
         split: Split,
         *,
+        validation: Split | None = None,
         noise: float = 0.0,
         noise_kind: Literal["graded", "uniform"] = "graded",
         noise_test: bool = False,
+        noise_fresh: bool = False,
+        variation: Variation = NONE,
         seed: int = 0,
     ) -> None:
         if not 0 <= noise < float("inf"):
@@ -98,8 +129,10 @@ class SplitFederation:
                 f"split '{split.name}' names row {int(split.order.max())} but data '{dataset.name}' has "
                 f"{len(dataset.train)} training rows: expected a split made from this data"
             )
+        variation.check(dataset.shape)
         self.dataset = dataset
         self.split = split
+        self.variation = variation.on(dataset.train.x)
         self.classes = dataset.classes if dataset.task == "classification" else 0
         self.test = dataset.test
         self.test_groups = _test_groups(dataset, split)
@@ -108,7 +141,13 @@ class SplitFederation:
         self.most_rows: int | None = int(split.sizes.max(initial=0))
         self._noise = noise
         self._noise_kind = noise_kind
+        self._noise_fresh = noise_fresh
         self._seed = seed
+        held_back = Split.of(split.name, [np.empty(0, np.int64)] * len(split)) if validation is None else validation
+        if len(held_back) != len(split):
+            raise ConfigError(f"validation rows of {len(held_back)} clients for {len(split)}: expected as many")
+        self.validation = self._held_back(held_back)
+        self.validation_groups = _validation_groups(dataset, split, held_back)
         if noise_test and noise > 0:
             self._add_noise_to_test()
 
@@ -126,6 +165,17 @@ class SplitFederation:
         self.test = _joined([_noisy(clean, level, seed) for level, seed in zip(levels, seeds, strict=True)])
         self.test_groups = {name: inside.repeat(len(levels)) for name, inside in self.test_groups.items()}
 
+    def _held_back(self, split: Split) -> Examples:
+        if self._noise == 0 or not len(split.order):
+            return self.dataset.train.rows(torch.tensor(split.order))
+        clean = [self.dataset.train.rows(torch.tensor(split.rows(client))) for client in range(len(split))]
+        return _joined(
+            [
+                _noisy(rows, self.noise_level(client), _noise_seed(self._seed, VALIDATION_NOISE, client))
+                for client, rows in enumerate(clean)
+            ]
+        )
+
     def __len__(self) -> int:
         return len(self.split)
 
@@ -134,6 +184,8 @@ class SplitFederation:
 
     def examples(self, client: int) -> Examples:
         clean = self.dataset.train.rows(self._rows(client))
+        if self._noise_fresh:
+            return clean
         return _noisy(clean, self.noise_level(client), _noise_seed(self._seed, client))
 
     def counts(self, client: int) -> Tensor:
@@ -142,9 +194,17 @@ class SplitFederation:
         return torch.bincount(self.dataset.train.y[self._rows(client)], minlength=self.classes)
 
     def union(self) -> Examples:
-        if self._noise == 0:
+        if self.is_plain:
             return self.dataset.train.rows(torch.tensor(self.split.order))
         return _joined([self.examples(client) for client in range(len(self))])
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether clients' rows are those of the data set as they are."""
+        return self._noise == 0 or self._noise_fresh
+
+    def fresh_noise(self, client: int) -> float:
+        return self.noise_level(client) if self._noise_fresh else 0.0
 
     def noise_level(self, client: int) -> float:
         """Standard deviation of the noise on a client's inputs."""
@@ -169,14 +229,20 @@ class GeneratedFederation:
         test: Examples,
         classes: int,
         most_rows: int | None = None,
+        validation: Examples | None = None,
+        variation: Variation = NONE,
     ) -> None:
         if clients < 1:
             raise ConfigError(f"clients = {clients}: expected at least 1")
         self.test = test
         self.classes = classes
         self.test_groups: Mapping[str, Tensor] = {}
+        self.validation = Examples(test.x[:0], test.y[:0]) if validation is None else validation
+        self.validation_groups: Mapping[str, Tensor] = {}
         self.client_groups: Sequence[str] = ()
         self.shape = tuple(test.x.shape[1:])
+        variation.check(self.shape)
+        self.variation = variation
         self.most_rows = most_rows
         self._clients = clients
         self._make = make
@@ -204,14 +270,30 @@ class GeneratedFederation:
         """The rows of all clients, in client order; these do take memory for every client."""
         return _joined([self.examples(client) for client in range(self._clients)])
 
+    def fresh_noise(self, client: int) -> float:  # noqa: ARG002
+        return 0.0
+
 
 def _test_groups(dataset: Dataset, split: Split) -> dict[str, Tensor]:
     """The test rows by the groups the clients are, or else by the first grouping there is."""
-    known = dataset.test_groups
-    if not known:
+    grouping = _grouping(dataset, split)
+    return _named_groups(dataset, grouping, dataset.test_groups[grouping]) if grouping else {}
+
+
+def _validation_groups(dataset: Dataset, split: Split, held_back: Split) -> dict[str, Tensor]:
+    """The validation rows by the same grouping."""
+    grouping = _grouping(dataset, split)
+    if grouping not in dataset.groups:
         return {}
-    grouping = split.name if split.name in known else next(iter(known))
-    ids = known[grouping]
+    return _named_groups(dataset, grouping, dataset.groups[grouping][held_back.order])
+
+
+def _grouping(dataset: Dataset, split: Split) -> str:
+    known = dataset.test_groups
+    return split.name if split.name in known else next(iter(known), "")
+
+
+def _named_groups(dataset: Dataset, grouping: str, ids: np.ndarray) -> dict[str, Tensor]:
     present = np.unique(ids)
     if len(present) > MOST_GROUPS:
         return {}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fewfed.data.federation import HeldOut
 from fewfed.engine import asking
 from fewfed.engine.loop import RoundView
 from fewfed.plan import Random
@@ -15,6 +17,8 @@ from fewfed.task import Score
 @dataclass(frozen=True)
 class Evaluate:
     """Adds what the task's score reports: accuracy (overall, per class, per group of test rows) and loss.
+
+    Where clients hold rows back, the same on those rows, under `validation`.
 
     Personal models: the mean over clients, on the common test part (`accuracy`), reweighted to each client's own label
     proportions (`accuracy_matched`), and where clients are groups, each on its own group's rows (`per_group`, mean
@@ -28,30 +32,35 @@ class Evaluate:
     def after_round(self, view: RoundView) -> None:
         if (view.clock.round + 1) % self.every and not view.clock.last:
             return
-        if view.job.method.personal_model:
-            self._personal(view)
-        else:
-            (score,) = view.executor.evaluate([asking.predictor(view.job, view.server, {})])
-            view.record.add(score.metrics())
+        view.record.add(self._scored(view, "test"))
+        if len(view.job.federation.validation):
+            view.record.add({"validation": self._scored(view, "validation")})
 
-    def _personal(self, view: RoundView) -> None:
+    def _scored(self, view: RoundView, on: HeldOut) -> dict[str, Any]:
+        if view.job.method.personal_model:
+            return self._personal(view, on)
+        (score,) = view.executor.evaluate([asking.predictor(view.job, view.server, {})], on)
+        return score.metrics()
+
+    def _personal(self, view: RoundView, on: HeldOut) -> dict[str, Any]:
         job = view.job
         total = len(job.federation)
         chosen: Sequence[int] = range(total)
         if 0 < self.clients < total:
             random = Random(job.plan.seed, "evaluated clients")
             chosen = sorted(int(k) for k in random.numpy.choice(total, self.clients, replace=False))
-        scores = dict(zip(chosen, view.executor.evaluate_personal(view.server, chosen), strict=True))
-        view.record.add(_mean([score.metrics() for score in scores.values()]))
+        scores = dict(zip(chosen, view.executor.evaluate_personal(view.server, chosen, on), strict=True))
+        found: dict[str, Any] = dict(_mean([score.metrics() for score in scores.values()]))
         if job.task.classes:
             matched = [score.matched(job.federation.counts(client)) for client, score in scores.items()]
-            view.record.add({"accuracy_matched": _mean(matched)})
+            # A client may have no class that is among few validation rows.
+            found["accuracy_matched"] = _mean([None if math.isnan(rate) else rate for rate in matched])
         own = _own_groups(scores, job.federation.client_groups)
         if own:
             means = _mean([score.compared for score in own.values()])
-            view.record.add({"per_group": {name: score.accuracy for name, score in own.items()}})
-            view.record.add({f"{name}_own_group": mean for name, mean in means.items()})
-        view.record.add({"evaluated_clients": len(scores)})
+            found["per_group"] = {name: score.accuracy for name, score in own.items()}
+            found |= {f"{name}_own_group": mean for name, mean in means.items()}
+        return found | {"evaluated_clients": len(scores)}
 
 
 def _own_groups(scores: Mapping[int, Score], client_groups: Sequence[str]) -> dict[str, Score]:

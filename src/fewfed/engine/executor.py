@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from fewfed.data.federation import HeldOut
 from fewfed.engine.events import Event
 from fewfed.engine.homes import Homes
 from fewfed.engine.outcomes import Outcome
@@ -51,11 +52,11 @@ class Executor(Protocol):
     def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
         """Yield an outcome for every member. Its packet is checked, and its state stored, before that."""
 
-    def evaluate(self, models: Iterable[Tree]) -> list[Score]:
-        """Score every model on the whole test part."""
+    def evaluate(self, models: Iterable[Tree], on: HeldOut = "test") -> list[Score]:
+        """Score every model on the whole test part, or on all validation rows."""
 
-    def evaluate_personal(self, server: Tree, clients: Sequence[int]) -> list[Score]:
-        """Score the own models of some clients on the whole test part."""
+    def evaluate_personal(self, server: Tree, clients: Sequence[int], on: HeldOut = "test") -> list[Score]:
+        """The same for the own models of some clients."""
 
     def events(self) -> list[Event]:
         """What happened since the last call that a user of the run should know."""

@@ -19,6 +19,7 @@ from fewfed.engine.optimizer import LocalOptimizer
 from fewfed.engine.outcomes import Failed, Finished
 from fewfed.engine.packet import BadPacket, packet_of
 from fewfed.engine.step import Step
+from fewfed.engine.varied import Rows, seen, unseen
 from fewfed.errors import FewfedError, told
 from fewfed.method import Batch, Context, Report
 from fewfed.phase import Clock, Cohort, Phase
@@ -89,7 +90,7 @@ def context_of(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Membe
     else:
         data = Examples(federation.test.x[:0], federation.test.y[:0])
         counts = torch.zeros(job.task.classes, dtype=torch.long)
-    return context_with(job, phase, clock, data, counts, shared, member)
+    return seen(job, context_with(job, phase, clock, data, counts, shared, member))
 
 
 def context_with(
@@ -115,12 +116,12 @@ def context_with(
     )
 
 
-def rows_to_train_on(ctx: Context) -> Examples:
-    """The rows of a turn, or `CannotTrain`."""
+def rows_to_train_on(job: Job, ctx: Context) -> Examples:
+    """The rows of a turn, or `CannotTrain`. Those that get new noise each time are without it here."""
     phase = ctx.phase
     if phase.cohort is not Cohort.SERVER and ctx.size == 0:
         raise CannotTrain("it has no samples: expected at least one")
-    data = phase.does.data(ctx)
+    data = phase.does.data(unseen(job, ctx))
     answers.refuse_odd_rows(data)
     if phase.epochs and len(data) == 0:
         raise CannotTrain("there is nothing to train on: expected at least one row")
@@ -143,7 +144,7 @@ def finished(report: Report, ctx: Context, steps: int, terms: Mapping[str, float
 
 
 def _turn(job: Job, ctx: Context, channels_last: bool) -> Finished:
-    data = rows_to_train_on(ctx)
+    data = rows_to_train_on(job, ctx)
     batches = ctx.plan.batches(ctx.clock.round, ctx.phase.name, ctx.client, len(data), ctx.phase.epochs)
     ctx = dataclasses.replace(ctx, steps=len(batches))
     work = ctx.phase.does.begin(ctx)
@@ -161,7 +162,7 @@ def _turn(job: Job, ctx: Context, channels_last: bool) -> Finished:
 
 def _trained(job: Job, ctx: Context, work: Tree, data: Examples, batches: list[Tensor]) -> dict[str, float]:
     """Train the work tree's parameters in place; the mean of every loss term."""
-    does, step = ctx.phase.does, Step(job.method.observed)
+    does, step, source = ctx.phase.does, Step(job.method.observed), Rows(job, ctx, data)
     random = ctx.plan.random(ctx.clock.round, ctx.phase.name, ctx.client)
     params = list(work["params"].values())
     for leaf in params:
@@ -173,7 +174,7 @@ def _trained(job: Job, ctx: Context, work: Tree, data: Examples, batches: list[T
         if not sums:
             answers.refuse_odd_draws(drawn)
         on_host = data.x.device.type == "cpu"
-        batch = Batch(data.x[rows], data.y[rows], drawn if on_host else tree.to(drawn, data.x.device))
+        batch = Batch(*source.batch(rows), drawn if on_host else tree.to(drawn, data.x.device))
         gradient, terms = step.by_tape(work, ctx, batch)
         optimizer.step([gradient[name] for name in work["params"]], ctx.lr)
         for name, value in terms.items():

@@ -1,4 +1,4 @@
-"""The table of a comparison: best, last and last-10 mean over seeds, never best alone."""
+"""The table of a comparison: best, last, last-10 mean and the round of best validation over seeds, never best alone."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ class Spread:
     def of(cls, values: Sequence[float]) -> Spread:
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
 
+    @classmethod
+    def of_all(cls, values: Sequence[float | None]) -> Spread | None:
+        """None where a value is missing."""
+        there = [value for value in values if value is not None]
+        return cls.of(there) if len(there) == len(values) else None
+
     def percent(self) -> str:
         return f"{100 * self.mean:.1f} ±{100 * self.deviation:4.1f}"
 
@@ -46,6 +52,8 @@ class Row:
     failed: int
     note: str = ""
     """What is said about its data and splits."""
+    best_validation: Spread | None = None
+    """Test accuracy in the round that was best on the validation rows; None where a run has no such rows."""
 
 
 def rows(results: Sequence[tuple[str, Result]]) -> list[Row]:
@@ -62,7 +70,9 @@ def rich_table(table: Sequence[Row], title: str) -> Table:
     # Every number fits into 80 columns: names of methods are what a narrow terminal folds.
     made = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     made.add_column("method", overflow="fold", min_width=8)
-    for column in ("best", "last", "last 10", "seeds", "MB up", "down", "steps", "s"):
+    validated = any(row.best_validation for row in table)
+    accuracies = ("best", "last", "last 10", *(["best valid."] if validated else []))
+    for column in (*accuracies, "seeds", "MB up", "down", "steps", "s"):
         made.add_column(column, justify="right", no_wrap=True)
     failures = any(row.failed for row in table)
     if failures:
@@ -74,6 +84,7 @@ def rich_table(table: Sequence[Row], title: str) -> Table:
             row.best.percent(),
             row.last.percent(),
             row.last10.percent(),
+            *([row.best_validation.percent() if row.best_validation else ""] if validated else []),
             str(row.seeds),
             f"{row.mb_up:.1f}",
             f"{row.mb_down:.1f}",
@@ -88,11 +99,13 @@ def to_csv(table: Sequence[Row]) -> str:
     """The same rows for other programs; accuracies as fractions."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    spreads = ("best", "last", "last10")
+    spreads = ("best", "last", "last10", "best_validation")
     plain = ("mb_up", "mb_down", "steps", "seconds", "failed", "note")
     writer.writerow(["method", "seeds", *(f"{name}_{part}" for name in spreads for part in ("mean", "sd")), *plain])
     for row in table:
-        numbers = [f"{number:.6f}" for name in spreads for number in _parts(getattr(row, name))]
+        numbers = [
+            "" if number is None else f"{number:.6f}" for name in spreads for number in _parts(getattr(row, name))
+        ]
         writer.writerow([row.method, row.seeds, *numbers, *(getattr(row, name) for name in plain)])
     return out.getvalue()
 
@@ -110,8 +123,9 @@ def _row(name: str, results: Sequence[Result]) -> Row:
         seconds=statistics.fmean(result.seconds for result in results),
         failed=sum(result.failed for result in results),
         note=joined_notes(result.note for result in results),
+        best_validation=Spread.of_all([result.accuracy.best_validation for result in results]),
     )
 
 
-def _parts(spread: Spread) -> tuple[float, float]:
-    return spread.mean, spread.deviation
+def _parts(spread: Spread | None) -> tuple[float | None, float | None]:
+    return (None, None) if spread is None else (spread.mean, spread.deviation)

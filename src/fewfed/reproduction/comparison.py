@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,10 @@ from fewfed.runs.results import joined_notes
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+HEADINGS = {"best": "best", "last": "last", "last10": "last 10", "best_validation": "best valid."}
+"""What a reader sees of the accuracies that a study may compare."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Row:
     difference: float | None
     """Ours minus the paper's in points, of the accuracy the study compares."""
     note: str
+    best_validation: Spread | None = None
+    """Test accuracy in the round that was best on the validation rows; None where a run has no such rows."""
 
     def verdict(self, compare: str) -> str:
         """Whether the difference lies within two deviations, ours and the paper's together."""
@@ -45,7 +51,9 @@ class Row:
             return ""
         if self.seeds < 2:
             return "one seed"
-        ours: Spread = getattr(self, compare)
+        ours: Spread | None = getattr(self, compare)
+        if ours is None:
+            return ""
         if abs(self.difference) <= 2 * math.hypot(100 * ours.deviation, self.published.sd or 0.0):
             return "agrees"
         return "higher" if self.difference > 0 else "lower"
@@ -60,6 +68,12 @@ def compared(study: Study, finished: Sequence[tuple[Planned, Outcome]]) -> list[
     return [_row(study, by_setting[setting]) for setting in order if setting in by_setting]
 
 
+def accuracies_of(rows: Iterable[Row]) -> list[str]:
+    """Which accuracies a table shows: that of best validation where a row has it."""
+    validated = any(row.best_validation for row in rows)
+    return [name for name in HEADINGS if validated or name != "best_validation"]
+
+
 def curve_checks(study: Study, finished: Sequence[tuple[Planned, Outcome]]) -> list[CurveCheck]:
     """The study's published curve, if it has one, against the finished runs."""
     if not study.curve or not finished:
@@ -71,12 +85,11 @@ def to_csv(study: Study, rows: Sequence[Row]) -> str:
     """The comparison for other programs. Every accuracy is in percent, as the papers print it."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    spreads = ("best", "last", "last10")
-    accuracies = [f"{name}_{part}" for name in spreads for part in ("mean", "sd")]
+    accuracies = [f"{name}_{part}" for name in HEADINGS for part in ("mean", "sd")]
     against = ("published_mean", "published_sd", "difference")
     writer.writerow([*study.axes, "seeds", "rounds", *accuracies, *study.terms, *against, "note"])
     for row in rows:
-        ours = [_two(100 * number) for name in spreads for number in _parts(getattr(row, name), row.seeds)]
+        ours = [_two(number) for name in HEADINGS for number in _percents(getattr(row, name), row.seeds)]
         theirs = (row.published.mean, row.published.sd) if row.published else (None, None)
         terms = [f"{row.terms[term]:.4f}" if term in row.terms else "" for term in study.terms]
         axes = [row.at.get(axis, "") for axis in study.axes]
@@ -90,7 +103,8 @@ def as_json(row: Row) -> dict[str, Any]:
     """A row as plain values; accuracies in percent."""
     accuracies = {
         name: {"mean": 100 * spread.mean, "sd": 100 * spread.deviation if row.seeds > 1 else None}
-        for name, spread in (("best", row.best), ("last", row.last), ("last10", row.last10))
+        for name in accuracies_of([row])
+        if (spread := getattr(row, name))
     }
     published = {"mean": row.published.mean, "sd": row.published.sd} if row.published else None
     return {
@@ -118,14 +132,15 @@ def rich_table(study: Study, rows: Sequence[Row]) -> Table:
     for axis in shown:
         made.add_column(axis, overflow="fold")
     compare = study.published.compare if study.published else "best"
-    numbers = ("seeds", "best", "last", "last 10", *study.terms, "published", f"Δ {compare.replace('t1', 't 1')}")
+    accuracies = accuracies_of(rows)
+    numbers = ("seeds", *(HEADINGS[name] for name in accuracies), *study.terms, "published", f"Δ {HEADINGS[compare]}")
     for name in numbers:
         made.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         made.add_row(
             *(escape(str(row.at.get(axis, ""))) for axis in shown),
             str(row.seeds),
-            *(_percent(spread, row.seeds) for spread in (row.best, row.last, row.last10)),
+            *(_percent(getattr(row, name), row.seeds) for name in accuracies),
             *(f"{row.terms[term]:.3f}" if term in row.terms else "" for term in study.terms),
             _printed(row.published),
             f"{row.difference:+.1f}" if row.difference is not None else "",
@@ -142,8 +157,9 @@ def _row(study: Study, runs: Sequence[tuple[Planned, Outcome]]) -> Row:
         name: Spread.of([getattr(outcome.accuracy, name) for outcome in outcomes])
         for name in ("best", "last", "last10")
     }
+    validated = Spread.of_all([outcome.accuracy.best_validation for outcome in outcomes])
     printed = study.published.value_of(at) if study.published else None
-    ours = 100 * spreads[study.published.compare].mean if study.published else 0.0
+    against = {**spreads, "best_validation": validated}[study.published.compare] if study.published else None
     return Row(
         at=at,
         seeds=len(outcomes),
@@ -155,8 +171,9 @@ def _row(study: Study, runs: Sequence[tuple[Planned, Outcome]]) -> Row:
             if (found := [outcome.terms[name] for outcome in outcomes if name in outcome.terms])
         },
         published=printed,
-        difference=ours - printed.mean if printed else None,
+        difference=100 * against.mean - printed.mean if printed and against else None,
         note=joined_notes(outcome.note for outcome in outcomes),
+        best_validation=validated,
     )
 
 
@@ -170,13 +187,17 @@ def _printed(value: PublishedValue | None) -> str:
     return f"{value.mean:.1f}" if value.sd is None else f"{value.mean:.1f} ±{value.sd:4.1f}"
 
 
-def _percent(spread: Spread, seeds: int) -> str:
+def _percent(spread: Spread | None, seeds: int) -> str:
+    if spread is None:
+        return ""
     return spread.percent() if seeds > 1 else f"{100 * spread.mean:.1f}"
 
 
-def _parts(spread: Spread, seeds: int) -> tuple[float, float]:
-    return spread.mean, spread.deviation if seeds > 1 else float("nan")
+def _percents(spread: Spread | None, seeds: int) -> tuple[float | None, float | None]:
+    if spread is None:
+        return None, None
+    return 100 * spread.mean, 100 * spread.deviation if seeds > 1 else None
 
 
 def _two(number: float | None) -> str:
-    return "" if number is None or number != number else f"{number:.2f}"
+    return "" if number is None else f"{number:.2f}"

@@ -18,7 +18,6 @@ from fewfed.errors import DataError, RunError
 from fewfed.reproduction.outcome import Outcome
 from fewfed.reproduction.study import Planned, Study
 from fewfed.runs.experiment import Experiment, Resolved
-from fewfed.runs.results import Accuracy
 from fewfed.training import Training
 
 FOLDER = "results"
@@ -112,6 +111,7 @@ def _packed(study: Study, run: Planned, outcome: Outcome, made: Mapping[str, str
         "note": outcome.note,
         "terms": {name: round(value, 6) for name, value in outcome.terms.items()},
         "made": dict(made),
+        **({} if outcome.chosen is None else {"best_validation": outcome.chosen}),
     }
     text = json.dumps(record, separators=(",", ":"), sort_keys=True)
     return gzip.compress(text.encode(), mtime=0)  # The same record, the same bytes.
@@ -132,10 +132,12 @@ def _read(path: Path) -> Record:
             failed=int(recorded["failed"]),
             note=str(recorded["note"]),
             terms={str(name): float(value) for name, value in recorded["terms"].items()},
+            chosen=int(recorded["best_validation"]) if "best_validation" in recorded else None,
         )
         if not outcome.values or len(outcome.values) != len(outcome.evaluated):
             raise ValueError("its curve has another length than its rounds")
-        Accuracy.of(outcome.values)
+        if outcome.chosen is not None and not 0 <= outcome.chosen < len(outcome.values):
+            raise ValueError("its best validation is outside of its curve")
         made = {str(name): str(value) for name, value in recorded["made"].items()}
         return Record(str(recorded["digest"]), outcome, made)
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:

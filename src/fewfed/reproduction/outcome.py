@@ -9,7 +9,7 @@ from typing import Any
 
 from fewfed.errors import RunError
 from fewfed.reproduction.study import Study
-from fewfed.runs.results import Accuracy
+from fewfed.runs.results import Accuracy, best_on_validation
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,12 @@ class Outcome:
     note: str = ""
     terms: Mapping[str, float] = field(default_factory=dict)
     """Loss terms that the study shows, each the mean over rounds."""
+    chosen: int | None = None
+    """Which of the values belongs to the round that is best by the metric on the validation rows."""
 
     @property
     def accuracy(self) -> Accuracy:
-        return Accuracy.of(self.values)
+        return Accuracy.of(self.values, self.chosen)
 
 
 def outcome_of(study: Study, metrics: Sequence[Mapping[str, Any]], note: str = "") -> Outcome:
@@ -48,6 +50,7 @@ def outcome_of(study: Study, metrics: Sequence[Mapping[str, Any]], note: str = "
         failed=sum(len(record["failed"]) for record in metrics),
         note=note,
         terms=_terms(study.terms, metrics),
+        chosen=best_on_validation(scored, metric),
     )
 
 

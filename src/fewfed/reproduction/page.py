@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from fewfed.report.table import Spread
-from fewfed.reproduction.comparison import Row, compared, curve_checks
+from fewfed.reproduction.comparison import HEADINGS, Row, accuracies_of, compared, curve_checks
 from fewfed.reproduction.coordinates import Coordinates
 from fewfed.reproduction.kept import Kept, Record
 from fewfed.reproduction.library import Library
@@ -22,8 +22,9 @@ made from the records in `reproduce/results/`, one a finished cell, by
 
 Accuracies in percent, mean ± sample standard deviation over seeds. *best* is the best evaluation of
 a run on the test part, which is what most papers print and which flatters; *last* the last one;
-*last 10* the mean of the last ten. The verdict compares the column the study names (*best* unless
-said) with the paper's: it *agrees* where they differ by at most two deviations, ours and the
+*last 10* the mean of the last ten; *best valid.*, where a study keeps rows for validation, the one
+of the round that is best on those rows. The verdict compares the column the study names (*best*
+unless said) with the paper's: it *agrees* where they differ by at most two deviations, ours and the
 paper's together, and is *higher* or *lower* else; one seed gives no verdict.
 """
 
@@ -55,7 +56,16 @@ def _section(study: Study, records: dict[str, Record]) -> str:
     rows = {tuple(row.at.items()): row for row in compared(study, finished)}
     settings = dict.fromkeys(run.setting for run in study.runs)
     compare = study.published.compare if study.published else "best"
-    head = [*study.axes, "seeds", "best", "last", "last 10", *study.terms, "published", "difference", "verdict"]
+    shown = accuracies_of(rows.values())
+    head = [
+        *study.axes,
+        "seeds",
+        *(HEADINGS[name] for name in shown),
+        *study.terms,
+        "published",
+        "difference",
+        "verdict",
+    ]
     lines = [
         f"## {study.name}",
         "",
@@ -64,7 +74,7 @@ def _section(study: Study, records: dict[str, Record]) -> str:
         "",
         f"| {' | '.join(head)} |",
         f"|{'---|' * len(head)}",
-        *(_line(study, dict(setting), rows.get(setting), compare) for setting in settings),
+        *(_line(study, dict(setting), rows.get(setting), compare, shown) for setting in settings),
         "",
         *_curve(study, finished),
         *_footnotes(study, finished, records),
@@ -72,18 +82,18 @@ def _section(study: Study, records: dict[str, Record]) -> str:
     return "\n".join(lines)
 
 
-def _line(study: Study, at: Coordinates, row: Row | None, compare: str) -> str:
+def _line(study: Study, at: Coordinates, row: Row | None, compare: str, shown: Sequence[str]) -> str:
     axes = [str(at.get(axis, "")) for axis in study.axes]
     printed = study.published.value_of(at) if study.published else None
     published = (
         "" if printed is None else f"{printed.mean:.2f}" + ("" if printed.sd is None else f" ± {printed.sd:.2f}")
     )
     if row is None:
-        cells = ["", "not run", "", "", *("" for _ in study.terms), published, "", ""]
+        cells = ["", "not run", *("" for _ in shown[1:]), *("" for _ in study.terms), published, "", ""]
     else:
         cells = [
             str(row.seeds),
-            *(_spread(spread, row.seeds) for spread in (row.best, row.last, row.last10)),
+            *(_spread(getattr(row, name), row.seeds) for name in shown),
             *(f"{row.terms[term]:.3f}" if term in row.terms else "" for term in study.terms),
             published,
             "" if row.difference is None else f"{row.difference:+.1f}",
@@ -135,6 +145,8 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _spread(spread: Spread, seeds: int) -> str:
+def _spread(spread: Spread | None, seeds: int) -> str:
+    if spread is None:
+        return ""
     mean = f"{100 * spread.mean:.1f}"
     return f"{mean} ± {100 * spread.deviation:.1f}" if seeds > 1 else mean

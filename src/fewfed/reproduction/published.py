@@ -13,7 +13,7 @@ from fewfed.errors import ConfigError, did_you_mean
 from fewfed.reproduction.coordinates import Coordinates, canonical
 from fewfed.settings import check, convert
 
-Compared = Literal["best", "last", "last10"]
+Compared = Literal["best", "last", "last10", "best_validation"]
 _KEYS = ("table", "mean", "sd", "compare", "match", "where", "spelling")
 
 

@@ -15,6 +15,7 @@ from fewfed.data.federation import SplitFederation
 from fewfed.data.leave_out import leave_out
 from fewfed.data.sources import load
 from fewfed.data.splits import BY_CLASS, RELEASED, DirichletOptions, Split, make_split, parse_rule, released_options
+from fewfed.data.validation import hold_back
 from fewfed.engine import asking
 from fewfed.engine.job import Job
 from fewfed.errors import ConfigError, concerning
@@ -68,13 +69,16 @@ def prepare(
         given = loaded if data is None else data
         whole = load(experiment.data, options=resolved.options, seed=experiment.seed) if given is None else given
     dataset = training_part(whole, experiment)
-    split = split_of(dataset, experiment)
+    split, held_back = parts_of(dataset, experiment)
     federation = SplitFederation(
         dataset,
         split,
+        validation=held_back,
         noise=experiment.noise,
         noise_kind=experiment.noise_kind,
         noise_test=experiment.noise_test,
+        noise_fresh=experiment.noise_fresh,
+        variation=resolved.options.variation,
         seed=experiment.seed,
     )
     plan = Plan(experiment.seed, training.batch, training.batch_rule, training.sampling)
@@ -92,7 +96,7 @@ def prepare(
         asking.phases(job, Clock(number, experiment.rounds, training.epochs))
     cohort = experiment.cohort_size(len(split))
     refuse_unused(resolved, cohort)
-    manifest = split.manifest(dataset.split_labels, len(dataset.split_names))
+    manifest = manifest_of(dataset, split, held_back)
     inputs = inputs_of(dataset, net, sources)
     note = "; ".join(filter(None, (dataset.note, split.note)))
     return Prepared(resolved, job, split, manifest, inputs, cohort, note, data, network is not None)
@@ -117,6 +121,23 @@ def split_of(dataset: Dataset, experiment: Experiment) -> Split:
     """The clients of an experiment."""
     with concerning("split", experiment.split):
         return _split(dataset, experiment)
+
+
+def parts_of(dataset: Dataset, experiment: Experiment) -> tuple[Split, Split | None]:
+    """The rows that clients train on, and those they hold back for validation; None where they hold back none."""
+    split = split_of(dataset, experiment)
+    if not experiment.validation:
+        return split, None
+    with concerning("validation", experiment.validation):
+        return hold_back(split, experiment.validation, experiment.seed, experiment.min_size)
+
+
+def manifest_of(dataset: Dataset, split: Split, held_back: Split | None) -> dict[str, Any]:
+    """What a run folder keeps about the split."""
+    manifest = split.manifest(dataset.split_labels, len(dataset.split_names))
+    if held_back is None:
+        return manifest
+    return {**manifest, "validation": {"rows": len(held_back.order), "digest": held_back.digest}}
 
 
 def _split(dataset: Dataset, experiment: Experiment) -> Split:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fewfed.data.limits import MOST_BYTES, MOST_RATIO, Limits
+from fewfed.data.variation import Flip, Variation
 from fewfed.errors import ConfigError
 from fewfed.settings import check, setting
 
@@ -20,6 +21,13 @@ class DataOptions:
     augment: Literal["none", "static"] = setting(
         "none", "images: 'static' gives every training image one frozen random crop (zero padding 4) and flip"
     )
+    flip: Flip = setting(
+        "none", "images: swap left and right, or also top and bottom, anew each time one is trained on"
+    )
+    rotate: float = setting(
+        0.0, "images: turn by at most so many degrees, anew each time one is trained on", ge=0, le=180
+    )
+    crop: int = setting(0, "images: shift by at most so many pixels, anew each time one is trained on", ge=0, le=1024)
     augment_test: bool = setting(False, "also augment the test part, as the released FLea code does by accident")
     normalise: bool = setting(
         True, "scale every channel or column to mean 0 and deviation 1 of the training part (never har and office)"
@@ -49,6 +57,11 @@ class DataOptions:
         return dataclasses.replace(self, most_bytes=MOST_BYTES, most_ratio=MOST_RATIO)
 
     @property
+    def variation(self) -> Variation:
+        """What is new about an image each time it is trained on."""
+        return Variation(self.flip, self.rotate, self.crop)
+
+    @property
     def limits(self) -> Limits:
         return Limits(self.most_bytes, self.most_ratio)
 
@@ -58,6 +71,9 @@ def refuse_unusable(options: DataOptions, name: str, kind: Kind) -> None:
     check(options)
     asked = (
         ("augment = 'static'", options.augment != "none", "image"),
+        (f"flip = '{options.flip}'", options.flip != "none", "image"),
+        (f"rotate = {options.rotate:g}", options.rotate > 0, "image"),
+        (f"crop = {options.crop}", options.crop > 0, "image"),
         (f"image_size = {options.image_size}", options.image_size > 0, "image"),
         ("audio_augment = true", options.audio_augment, "audio"),
         ("group_split = true", options.group_split, "audio"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from fewfed.data.federation import HeldOut
 from fewfed.engine import asking
 from fewfed.engine.executor import Invited
 from fewfed.engine.homes import SimulatedHomes
@@ -27,11 +28,12 @@ class LocalExecutor:
     def place(self, server: Tree) -> Tree:
         return server
 
-    def evaluate(self, models: Iterable[Tree]) -> list[Score]:
+    def evaluate(self, models: Iterable[Tree], on: HeldOut = "test") -> list[Score]:
         raise NotImplementedError
 
-    def evaluate_personal(self, server: Tree, clients: Sequence[int]) -> list[Score]:
-        return self.evaluate(asking.predictor(self._job, server, self._homes.state(client)) for client in clients)
+    def evaluate_personal(self, server: Tree, clients: Sequence[int], on: HeldOut = "test") -> list[Score]:
+        own = (asking.predictor(self._job, server, self._homes.state(client)) for client in clients)
+        return self.evaluate(own, on)
 
     def at_home(self, members: Iterable[Invited]) -> Iterator[Member]:
         """Members together with what they remember, one by one as the executor asks for them."""

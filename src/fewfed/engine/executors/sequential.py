@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from fewfed.data.federation import HeldOut
 from fewfed.engine.events import Event
 from fewfed.engine.executor import Briefing, Invited
 from fewfed.engine.executors.local import LocalExecutor
@@ -38,9 +39,9 @@ class Sequential(LocalExecutor):
         with one_thread():
             self._lender.finish(briefing.phase)
 
-    def evaluate(self, models: Iterable[Tree]) -> list[Score]:
+    def evaluate(self, models: Iterable[Tree], on: HeldOut = "test") -> list[Score]:
         with one_thread():
-            return [evaluate(self._job, model) for model in models]
+            return [evaluate(self._job, model, on) for model in models]
 
     def events(self) -> list[Event]:
         return []

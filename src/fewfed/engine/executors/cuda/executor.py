@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from fewfed import tree
+from fewfed.data.federation import HeldOut
 from fewfed.engine import asking, layout
 from fewfed.engine.choices import Answer, Choices
 from fewfed.engine.events import Chosen, Event, Impossible
@@ -40,7 +41,7 @@ from fewfed.engine.job import Job
 from fewfed.engine.lending import Glance, Lender, difference, returned
 from fewfed.engine.outcomes import Failed, Finished, Outcome
 from fewfed.engine.reception import Reception
-from fewfed.engine.scoring import evaluation_rows, scored
+from fewfed.engine.scoring import evaluation_rows, rows_of, scored
 from fewfed.engine.turn import Member, failed, finished, refuse_broken, run_turn
 from fewfed.errors import in_one_line
 from fewfed.method import Report
@@ -143,9 +144,9 @@ class Device(LocalExecutor):
             for member in members:
                 yield member.client, run_turn(self._job, phase, clock, shared, member)
 
-    def evaluate(self, models: Iterable[Tree]) -> list[Score]:
+    def evaluate(self, models: Iterable[Tree], on: HeldOut = "test") -> list[Score]:
         """Outputs are made on the device and scored on the host, so that every executor counts with the same code."""
-        test = self._job.federation.test
+        held_out = rows_of(self._job, on)
         at_once = 4 * evaluation_rows(self._job)
         scores = []
         with torch.no_grad():
@@ -155,9 +156,9 @@ class Device(LocalExecutor):
                     here["params"] = layout.channels_last(here["params"])
                 parts = [
                     self._job.net.apply(here, asking.presented(self._job, here, x), train=False)
-                    for x in torch.split(test.x, at_once)
+                    for x in torch.split(held_out.x, at_once)
                 ]
-                scores.append(scored(self._host, layout.plain(torch.cat(parts).cpu()), 0, len(test)))
+                scores.append(scored(self._host, layout.plain(torch.cat(parts).cpu()), 0, len(held_out), on))
         return scores
 
     def events(self) -> list[Event]:
@@ -289,6 +290,7 @@ class Device(LocalExecutor):
             lane.follow()
             with lane.queue():
                 lane.load(block)
+                block = [turn.loaded() for turn in block]
                 lane.run(block)
                 trained = lane.result(block)
                 ended.append(_Ended(trained, self._reports.of(trained)))

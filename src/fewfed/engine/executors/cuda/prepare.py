@@ -22,6 +22,7 @@ from fewfed.engine.executors.cuda.watch import of_anybody
 from fewfed.engine.job import Job
 from fewfed.engine.outcomes import Failed
 from fewfed.engine.turn import CannotTrain, Member, context_of, failed, rows_to_train_on
+from fewfed.engine.varied import Rows, may_vary
 from fewfed.method import Context
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Random
@@ -74,7 +75,7 @@ class Preparation:
         for index, member in enumerate(members):
             ctx = context_of(self._job, phase, clock, shared, member)
             try:
-                data = rows_to_train_on(ctx)
+                data = rows_to_train_on(self._job, ctx)
             except CannotTrain as error:
                 yield failed(ctx.client, phase, error)
                 continue
@@ -116,7 +117,23 @@ class Preparation:
 
     def _turn(self, prospect: Prospect, parts: tuple[Steps, ...], order: tuple[int, ...]) -> ReadyTurn:
         table = table_of(prospect.data)
-        return ReadyTurn(prospect.index, prospect.ctx, self._start(prospect.ctx), *table, prospect.batch, parts, order)
+        start = self._start(prospect.ctx)
+        turn = ReadyTurn(prospect.index, prospect.ctx, start, *table, prospect.batch, parts, order)
+        return self._varied(prospect, turn) if may_vary(self._job, prospect.ctx) else turn
+
+    def _varied(self, prospect: Prospect, turn: ReadyTurn) -> ReadyTurn:
+        """The turn with a table of the rows of every step, as that step sees them."""
+        source = Rows(self._job, prospect.ctx, prospect.data)
+        if not source.vary:
+            return turn
+        batches = _batches(prospect)
+        x, y = source.of_steps(batches)
+        places = torch.split(torch.arange(len(x)), [len(rows) for rows in batches])
+        parts = []
+        for number, part in enumerate(turn.parts):
+            mine = [places[step] for step, other in enumerate(turn.order) if other == number]
+            parts.append(Steps(torch.stack(mine), part.drawn))
+        return dataclasses.replace(turn, x=x, y=y, parts=tuple(parts), varied=True)
 
     def _parts_by_size(self, prospect: Prospect) -> tuple[tuple[Steps, ...], tuple[int, ...]]:
         ctx, random = prospect.ctx, _source(prospect)

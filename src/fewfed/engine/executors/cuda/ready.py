@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,6 +48,18 @@ class ReadyTurn:
     parts: tuple[Steps, ...]
     order: tuple[int, ...]
     """For every step, which part it is the next one of."""
+    varied: bool = False
+    """Whether the table was made for this turn alone, with a row for every use of one."""
+
+    def loaded(self) -> ReadyTurn:
+        """The turn once its rows are copied to where steps read them: a table of its own is given back, since a phase
+        keeps all its turns to its end. To be called on the stream that copies."""
+        if not self.varied:
+            return self
+        if self.x.is_cuda:
+            for rows in (self.x, self.y):
+                rows.record_stream(torch.cuda.current_stream(rows.device))
+        return dataclasses.replace(self, x=torch.empty_like(self.x[:0]), y=torch.empty_like(self.y[:0]))
 
     @property
     def steps(self) -> int:

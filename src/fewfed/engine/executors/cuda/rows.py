@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fewfed.data.examples import Examples
 from fewfed.data.federation import Federation, SplitFederation
+from fewfed.data.variation import Variation
 
 _REMEMBERED = 20_000
 """Clients whose class counts stay on the device."""
@@ -56,10 +57,11 @@ class DeviceFederation:
         self._inner = inner
         self._device = device
         self._test = inner.test.to(device)
+        self._validation = inner.validation.to(device)
         self._counts: dict[int, Tensor] = {}
         self._table: Examples | None = None
         self._split = None
-        if isinstance(inner, SplitFederation) and inner.noise_level(len(inner) - 1) == 0:
+        if isinstance(inner, SplitFederation) and inner.is_plain:
             self._table = inner.dataset.train.to(device)
             self._split = inner.split
 
@@ -74,6 +76,18 @@ class DeviceFederation:
     @property
     def test_groups(self) -> Mapping[str, Tensor]:
         return self._inner.test_groups
+
+    @property
+    def validation(self) -> Examples:
+        return self._validation
+
+    @property
+    def validation_groups(self) -> Mapping[str, Tensor]:
+        return self._inner.validation_groups
+
+    @property
+    def variation(self) -> Variation:
+        return self._inner.variation
 
     @property
     def client_groups(self) -> Sequence[str]:
@@ -107,3 +121,6 @@ class DeviceFederation:
 
     def union(self) -> Examples:
         return self._inner.union().to(self._device)
+
+    def fresh_noise(self, client: int) -> float:
+        return self._inner.fresh_noise(client)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
+from fewfed.data.federation import HeldOut
 from fewfed.engine.choices import Answer, Choices
 from fewfed.engine.events import Chosen, Event
 from fewfed.engine.executor import Briefing, Invited
@@ -22,7 +23,7 @@ from fewfed.engine.job import Job
 from fewfed.engine.layout import has_kernels
 from fewfed.engine.outcomes import Outcome
 from fewfed.engine.reception import Reception
-from fewfed.engine.scoring import evaluation_rows
+from fewfed.engine.scoring import evaluation_rows, rows_of
 from fewfed.engine.threads import one_thread
 from fewfed.engine.turn import Member
 from fewfed.errors import RunError
@@ -84,9 +85,9 @@ class Workers(LocalExecutor):
         self._say_once(Event.from_json(event) for event in reply.message["events"])
         yield from zip(reply.item.message["clients"], reply.message["messages"], unpacked(reply.arrays), strict=True)
 
-    def evaluate(self, models: Iterable[Tree]) -> list[Score]:
+    def evaluate(self, models: Iterable[Tree], on: HeldOut = "test") -> list[Score]:
         scores = []
-        for reply in self._pool.work(self._scoring(models)):
+        for reply in self._pool.work(self._scoring(models, on)):
             if "failed" in reply.message:
                 raise RunError(f"the model could not be scored: {reply.message['failed']}")
             score = self._job.task.score_type.from_json(reply.message["score"])
@@ -166,17 +167,18 @@ class Workers(LocalExecutor):
                 self._said.add(event)
                 self._events.append(event)
 
-    def _scoring(self, models: Iterable[Tree]) -> Iterator[Item]:
-        """Each model's scoring in the parts that `evaluate` adds up, so that workers share one model's test rows."""
-        rows, at_once = len(self._job.federation.test), evaluation_rows(self._job)
+    def _scoring(self, models: Iterable[Tree], on: HeldOut) -> Iterator[Item]:
+        """Each model's scoring in the parts that `evaluate` adds up, so that workers share the rows of one model."""
+        rows, at_once = len(rows_of(self._job, on)), evaluation_rows(self._job)
         # Forward passes gain more from channels last than whole steps do, so one phase that chose it is enough.
         last_wins = Way.CHANNELS_LAST in self._ways.values()
-        order = {"kind": "evaluate", "channels_last": one_by_one(self._layout) is Way.CHANNELS_LAST or last_wins}
+        last = one_by_one(self._layout) is Way.CHANNELS_LAST or last_wins
+        order = {"kind": "evaluate", "on": on, "channels_last": last}
         index = 0
         for model in models:
             for part, first in enumerate(range(0, rows, at_once)):
-                last = min(first + at_once, rows)
-                yield Item(index, {**order, "part": part, "first": first, "last": last}, {"model": model})
+                stop = min(first + at_once, rows)
+                yield Item(index, {**order, "part": part, "first": first, "last": stop}, {"model": model})
                 index += 1
 
 

@@ -80,7 +80,8 @@ class _Server:
 
     def _score(self, message: dict[str, Any], model: Tree) -> Answer:
         # A copy, since there are networks that note something in their buffers, and what was received is read-only.
-        score = evaluate(self._job, tree.clone(model), message["first"], message["last"], message["channels_last"])
+        wanted = (message[name] for name in ("on", "first", "last", "channels_last"))
+        score = evaluate(self._job, tree.clone(model), *wanted)
         return {"part": message["part"], "score": score.as_json()}, {}
 
     def _turn(self, phase: Phase, clock: Clock, message: dict[str, Any], arrays: Tree) -> Answer:
