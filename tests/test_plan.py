@@ -216,3 +216,10 @@ def test_noise_does_not_move_the_other_streams() -> None:
     with_noise, without = Random(0, "x"), Random(0, "x")
     with_noise.normal(7)
     assert torch.equal(with_noise.permutation(20), without.permutation(20))
+
+
+def test_a_count_goes_on_and_leaves_the_numbers_drawn_as_they_are() -> None:
+    plain, counted = Random(0, "x"), Random(0, "x")
+    assert [counted.count() for _ in range(3)] == [0, 1, 2]
+    assert torch.equal(plain.uniform(4), counted.uniform(4))
+    assert torch.equal(plain.normal(4), counted.normal(4))

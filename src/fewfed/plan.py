@@ -20,7 +20,7 @@ Sampling = Literal["uniform", "released"]
 
 
 class Random:
-    """A source of random numbers as tensors. Endless runs (`cycle`, `loader`) remember where they are.
+    """A source of random numbers as tensors. Endless runs (`cycle`, `loader`, `count`) remember where they are.
 
     Gaussian noise has a stream of its own, so that a lot of it can be made in advance, in one go and elsewhere
     (`make_normals`), and still be the numbers that drawing a few at a time gives.
@@ -30,6 +30,7 @@ class Random:
         self._key = key
         self._dtype = dtype
         self._waiting: dict[str, np.ndarray] = {}
+        self._counted = 0
         self._ready = np.empty(0, np.float32)
 
     @cached_property
@@ -56,6 +57,12 @@ class Random:
             waiting = self.numpy.permutation(count)
         self._waiting[name] = waiting[size:]
         return torch.from_numpy(waiting[:size])
+
+    def count(self) -> int:
+        """How often this was asked before: asked once in every `draw`, the number of the step, from 0."""
+        _ = self.numpy  # What is not the same in every step is drawn step by step, as all that comes from there.
+        self._counted += 1
+        return self._counted - 1
 
     def permutation(self, count: int) -> Tensor:
         return torch.from_numpy(self.numpy.permutation(count))

@@ -14,10 +14,11 @@ from fewfed.errors import ConfigError
 from fewfed.methods.ccvr import CCVR, COLLECT, Gaussians, moments, pooled, safe_root, sampled
 from fewfed.methods.local import Local
 from fewfed.methods.registry import choose
-from fewfed.phase import Clock, Cohort, Combine
-from fewfed.plan import Random
+from fewfed.network import Network
+from fewfed.phase import Clock, Cohort, Combine, Role
+from fewfed.plan import Plan, Random
 from fewfed.tasks.classification import Classification
-from support import context, digits_federation, digits_network, job_of, linear_network, run
+from support import EXACT, context, digits_federation, digits_network, in_double, job_of, linear_network, run, same
 
 
 def test_moments_of_two_clients_pool_to_those_of_their_union(flea_values: dict[str, Any]) -> None:
@@ -113,6 +114,67 @@ def test_a_cut_retrains_every_stage_after_it_on_features_of_that_stage() -> None
     assert not torch.equal(before["buffers"]["conv2.norm.running_mean"], after["buffers"]["conv2.norm.running_mean"])
 
 
+def test_from_a_round_on_every_round_ends_with_a_calibration_of_that_rounds_model() -> None:
+    """By hand: FedAvg's model of the round, its features of the shared rows, and torch's Adam on the head."""
+    federation = digits_federation(6, 20)
+    calibrated, epochs, batch, lr = choose("ccvr", {"start": 2, "epochs": 2, "batch": 5, "lr": 1e-2}).method, 2, 5, 1e-2
+    jobs = [in_double(job_of(method, federation)) for method in ("fedavg", calibrated)]
+    plain, ended = (run(job, rounds=3, cohort=3) for job in jobs)
+    assert [len(view.phases) for view in ended.views] == [1, 3, 3]
+    assert same(plain.server["model"], ended.server["inner"]["model"]), "training goes on from what was trained"
+    assert calibrated.predictor(ended.views[0].server, {}) is ended.views[0].server["inner"]["model"]
+    net = jobs[0].net
+    for round in (1, 2):
+        model = plain.views[round].server["model"]
+        shared = [
+            federation.examples(client).rows(Plan(0, 8).fixed(client, "shared rows").choice(20, 2, replace=False))
+            for client in range(6)
+        ]
+        x = torch.cat([net.apply(model, rows.x.double(), stop=net.penultimate, train=False) for rows in shared])
+        y = torch.cat([rows.y for rows in shared])
+        head = torch.nn.Linear(x.shape[1], 10, dtype=torch.float64)
+        head.load_state_dict({part: model["params"][f"head.{part}"] for part in ("weight", "bias")})
+        adam = torch.optim.Adam(head.parameters(), lr=lr)
+        for rows in Plan(0, batch).batches(round, "calibrate", -1, len(y), epochs):
+            adam.zero_grad()
+            torch.nn.functional.cross_entropy(head(x[rows].flatten(1)), y[rows]).backward()
+            adam.step()
+        found = calibrated.predictor(ended.views[round].server, {})["params"]
+        assert torch.allclose(found["head.weight"], head.weight, rtol=0, atol=EXACT)
+        assert torch.allclose(found["head.bias"], head.bias, rtol=0, atol=EXACT)
+
+
+def test_without_training_the_first_model_is_calibrated_as_it_is() -> None:
+    method = choose("ccvr", {"train": False, "epochs": 2}).method
+    ended = run(job_of(method, digits_federation(6, 20)), rounds=2, cohort=3, observers=[Evaluate()])
+    assert [[p.phase.name for p in view.phases] for view in ended.views] == 2 * [["collect", "calibrate"]]
+    first, after = digits_network().model(), method.predictor(ended.server, {})
+    assert same(ended.server["inner"]["model"], first)
+    changed = {name for name, value in first["params"].items() if not torch.equal(value, after["params"][name])}
+    assert changed == {"head.weight", "head.bias"}
+    with pytest.raises(ConfigError, match="nothing to do"):
+        CCVR(train=False, epochs=0).check(job_of("fedavg").setup)
+
+
+def test_the_cut_before_the_first_stage_shares_raw_rows_says_so_and_retrains_everything() -> None:
+    federation = digits_federation(6, 20)
+    method = choose("ccvr", {"cut": "input", "epochs": 1}).method
+    ended = run(job_of(method, federation), rounds=1, cohort=3)
+    collect = ended.views[-1].phases[1]
+    assert {name: upload.role for name, upload in collect.phase.uploads.items()} == {
+        "features": Role.INPUTS,
+        "labels": Role.LABELS,
+    }
+    sent = collect.combined.values["features"]
+    rows = torch.cat([federation.examples(client).x for client in range(6)])
+    assert sent.shape == (6 * 2, 1, 8, 8)
+    assert all(any(torch.equal(row, own) for own in rows) for row in sent), "as they are"
+    before, after = ended.server["inner"]["model"], method.predictor(ended.server, {})
+    assert not any(torch.equal(value, after["params"][name]) for name, value in before["params"].items())
+    behind = next(p for p in choose("ccvr", {"cut": "conv1"}).method.phases(Clock(0, 1, 1)) if p.name == COLLECT)
+    assert behind.uploads["features"].role is Role.FEATURES
+
+
 def test_features_are_those_of_the_final_model_in_eval_mode() -> None:
     federation = digits_federation(3, 30)
     ended = run(job_of("ccvr", federation), rounds=1, cohort=3)
@@ -151,5 +213,9 @@ def test_what_does_not_fit_is_refused() -> None:
         CCVR(cut="head").check(job.setup)
     with pytest.raises(ConfigError, match="last stage only"):
         CCVR(form="gaussian", cut="conv1").check(job.setup)
+    named = Network("own", {"input": torch.nn.Flatten(), "head": torch.nn.Linear(64, 10)})
+    with pytest.raises(ConfigError, match=r"has a stage of that name: .* \(cut = 1\)"):
+        CCVR(cut="input").check(job_of("fedavg", net=named).setup)
+    CCVR(cut="1").check(job_of("fedavg", net=named).setup)
     with pytest.raises(ConfigError, match="share"):
         choose("ccvr", {"share": 0.0})

@@ -154,3 +154,10 @@ def test_a_wrapper_presents_what_it_wraps_presents() -> None:
 def test_with_both_parts_off_it_is_fedavg_bit_for_bit() -> None:
     plain, quiet = (run(job_of(m), rounds=2).server for m in ("fedavg", FedHarmo(alpha=0.0, normalise=False)))
     assert same(plain, quiet)
+
+
+def test_the_released_preset_averages_models_as_its_source_does() -> None:
+    """`client_weights` there is 1 / clients for everybody, whatever they hold: two clients of 10 and 30 rows."""
+    federation = digits_federation(2, [10, 30])
+    ended = run(job_of("fedharmo:released", federation), rounds=1, cohort=2)
+    assert ended.views[0].phases[-1].combined.weights == (1.0, 1.0)

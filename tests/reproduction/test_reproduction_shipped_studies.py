@@ -42,7 +42,7 @@ def test_it_can_be_read_and_says_what_it_is(name: str) -> None:
         ("flea-iclr-table6", "flea_iclr_table6.csv", {}),
         ("flea-iclr-table7", "flea_iclr_table7.csv", {}),
         ("flea-iclr-table8", "flea_iclr_table8.csv", {}),
-        ("flea-iclr-table9", "flea_iclr_table9.csv", {"feature_source": "Raw"}),
+        ("flea-iclr-table9", "flea_iclr_table9.csv", {}),
         ("flea-fig2-scarcity", "flea_fig2.csv", {}),
         ("flea-fig11-lambda", "flea_fig11.csv", {}),
     ],

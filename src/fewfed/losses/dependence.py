@@ -48,9 +48,14 @@ def released_distance_correlation(x: Tensor, f: Tensor) -> Tensor:
 
 
 def unbiased_distance_correlation(x: Tensor, f: Tensor) -> Tensor:
-    """Bias-corrected R² (U-statistic), for reports: near 0 for independent samples, may be negative."""
+    """Bias-corrected R² (U-statistic, Székely and Rizzo 2014), for reports: near 0 for independent samples, may be
+    negative. 0 where it is not defined: below 4 rows, or where either sample is constant."""
+    if len(x) < 4:
+        return torch.zeros((), dtype=torch.float64, device=f.device)
     a, b = (_u_centre(_safe_root(squared_distances(t.double()))) for t in (x, f))
-    return (a * b).sum() / ((a * a).sum() * (b * b).sum()).sqrt()
+    scale = (a * a).sum() * (b * b).sum()
+    known = scale > 0
+    return torch.where(known, (a * b).sum() / torch.where(known, scale, torch.ones_like(scale)).sqrt(), 0.0)
 
 
 def trace_correlation(x: Tensor, f: Tensor, form: str = "trace", centre: bool = True) -> Tensor:

@@ -14,6 +14,7 @@ from fewfed.errors import ConfigError
 from fewfed.losses.features import class_sums, flat_features
 from fewfed.method import Batch, Combined, Context, Method, Part, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
+from fewfed.methods.parts import cuts
 from fewfed.network import Network
 from fewfed.phase import EQUAL, Clock, Cohort, Combine, Phase, Role, Upload, shared_rows
 from fewfed.plan import Random
@@ -48,10 +49,12 @@ class CCVR(Wrapper):
 
     Default, as FLea compares with it: every client uploads the penultimate features (eval mode) of a fixed tenth of its
     rows, and the server retrains the stages after them for 20 epochs of Adam. With `cut`, features of that stage and
-    all stages after it (FLea's ICLR Table 9). Preset `gaussian`, the original: clients upload per-class sums, sums of
-    outer products and counts (d² numbers a class), whose totals give the pooled mean and covariance without a single
-    client's value, and the server samples Gaussians. FLea's script retrains the whole network on raw rows of the first
-    100 clients (register C21): not offered. The last epoch counts, not the best on the test part.
+    all stages after it (FLea's ICLR Table 9); cut "input" shares raw rows and retrains the whole network. Preset
+    `gaussian`, the original: clients upload per-class sums, sums of outer products and counts (d² numbers a class),
+    whose totals give the pooled mean and covariance without a single client's value, and the server samples Gaussians.
+    With `start`, every round from that one on ends so; what is calibrated predicts, and training goes on without it.
+    FLea's script takes the rows of the first 100 clients only (register C21): not offered. The last epoch counts, not
+    the best on the test part.
     """
 
     name = "ccvr"
@@ -62,9 +65,11 @@ class CCVR(Wrapper):
 
     inner: Method = field(default_factory=FedAvg)
     form: Literal["features", "gaussian"] = setting("features", "retrain on shared features, or on sampled ones")
-    cut: str = setting("", "stage whose features are used; empty = the last but one, so that the head is retrained")
+    cut: str = setting("", "stage whose features are used; empty = the last but one; input = raw rows are shared")
     share: float = setting(0.1, "form 'features': fraction of each client's rows that is shared; FLea 0.1", gt=0, le=1)
     samples: int = setting(2000, "form 'gaussian': rows sampled a class; a public re-implementation 2000", ge=1)
+    start: int = setting(0, "round, from 1, after which and after all later ones it calibrates; 0 = the last", ge=0)
+    train: bool = setting(True, "the inner method trains; false = the first model is calibrated (with start_from)")
     epochs: int = setting(20, "epochs of retraining; 0 = none; FLea 20", ge=0)
     batch: int = setting(64, "rows of a batch of retraining; FLea 64", ge=1)
     lr: float = setting(1e-4, "learning rate of retraining; FLea 1e-4", gt=0)
@@ -79,14 +84,17 @@ class CCVR(Wrapper):
             raise ConfigError("method 'ccvr' samples features of each class: expected a classification task")
         if self.form == "gaussian" and self.position(setup.net) != setup.net.penultimate:
             raise ConfigError(f"cut '{self.cut}': form 'gaussian' retrains the last stage only; leave cut empty")
+        if not self.train and not self.epochs:
+            raise ConfigError("method 'ccvr': with train = false and epochs = 0 there is nothing to do")
         if self.position(setup.net) == len(setup.net.stages):
             raise ConfigError(f"cut '{self.cut}' leaves nothing to retrain: expected a stage before the last")
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        before = super().phases(clock)
-        if not clock.last or not self.epochs:
+        before = super().phases(clock) if self.train else ()
+        due = clock.last or not self.train or 0 < self.start <= clock.round + 1
+        if not due or not self.epochs:
             return before
-        rows = shared_rows(self.share, features=Role.FEATURES, labels=Role.LABELS)
+        rows = shared_rows(self.share, features=cuts.role_at(self.cut), labels=Role.LABELS)
         training = {**RETRAINING, "lr": self.lr, "batch": self.batch}
         made = {"retrained": Upload(Combine.MEAN, Role.MODEL)}
         return (
@@ -101,14 +109,18 @@ class CCVR(Wrapper):
 
     def position(self, net: Network) -> int:
         """Stages before the cut."""
-        return net.position(self.cut) if self.cut else net.penultimate
+        return cuts.position(net, self.cut) if self.cut else net.penultimate
+
+    def trained(self, server: Tree) -> Tree:
+        """The inner method's model, which is calibrated anew each time."""
+        return super().predictor(server, {})
 
 
 class Collect(Part[CCVR]):
-    """After the last round every client uploads features of some rows, or the moments of all."""
+    """After a round every client uploads features of some rows, or the moments of all."""
 
     def broadcast(self, server: Tree) -> Tree:
-        return {"model": self.method.predictor(server, {})}
+        return {"model": self.method.trained(server)}
 
     def end(self, work: Tree, ctx: Context) -> Report:
         rows = self._rows(ctx)
@@ -133,7 +145,7 @@ class Calibrate(Part[CCVR]):
     """The server retrains the stages behind the cut on what it collected."""
 
     def broadcast(self, server: Tree) -> Tree:
-        return {"model": self.method.predictor(server, {}), **server["own"]}
+        return {"model": self.method.trained(server), **server["own"]}
 
     def data(self, ctx: Context) -> Examples:
         if self.method.form == "features":
@@ -156,7 +168,7 @@ class Calibrate(Part[CCVR]):
         return Report({"retrained": work}, {}, 1.0)
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
-        model, retrained = self.method.predictor(server, {}), combined.values["retrained"]
+        model, retrained = self.method.trained(server), combined.values["retrained"]
         return {**server, "own": {"calibrated": {part: {**model[part], **retrained[part]} for part in model}}}
 
 

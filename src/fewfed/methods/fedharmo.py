@@ -36,7 +36,13 @@ class FedHarmo(FedAvg):
     presets = MappingProxyType(
         {
             "released": Preset(
-                training={"optimizer": "adam", "lr": 1e-4, "lr_decay": 0.0, "weight_decay": 1e-4},
+                training={
+                    "optimizer": "adam",
+                    "lr": 1e-4,
+                    "lr_decay": 0.0,
+                    "weight_decay": 1e-4,
+                    "weighting": "uniform",
+                },
                 note="prostate settings",
             )
         }

@@ -4,12 +4,22 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from fewfed.losses import dependence, kl_divergence, mix, one_hot, soft_cross_entropy
+from fewfed.losses import (
+    dependence,
+    kl_divergence,
+    mix,
+    one_hot,
+    soft_cross_entropy,
+    unbiased_distance_correlation,
+)
 from fewfed.method import Batch, Combined, Context, Part, Report, Setup
 from fewfed.methods.fedavg import FedAvg
+from fewfed.methods.parts import cuts
 from fewfed.methods.parts.buffer import fixed_rows, model_and_buffer, with_history
+from fewfed.network import Network
 from fewfed.phase import Clock, Phase, Role, shared_rows
 from fewfed.plan import Random
 from fewfed.settings import setting
@@ -29,12 +39,12 @@ class FLea(FedAvg):
     name = "flea"
     family = "feature sharing"
     paper = "Xia et al., FLea: Addressing Data Scarcity and Label Skew in Federated Learning, KDD 2024"
-    observed = frozenset({"correlation"})
+    observed = frozenset({"correlation", "correlation_last_epoch", "unbiased_last_epoch"})
     mixes = ("row", "lam")
     needs_classes = True
     neutral = MappingProxyType({"share": 0.0, "distil": 0.0, "decorrelate": 0.0})
 
-    cut: str = setting("", "stage after which features are shared; empty = the network's own choice")
+    cut: str = setting("", "stage after which features are shared; empty = the network's own choice; input = raw rows")
     share: float = setting(0.1, "fraction of a client's rows whose features are shared", ge=0, le=1)
     beta: float = setting(2.0, "lam ~ Beta(beta, beta); inf = the fixed 0.5 of the ablation", gt=0)
     distil: float = setting(1.0, "lambda1, weight of the distillation", ge=0)
@@ -44,44 +54,67 @@ class FLea(FedAvg):
     kl: Literal["global-local", "local-global"] = setting("global-local", "direction as coded, or as printed in Eq. 4")
     pairing: Literal["cycle", "truncate"] = setting("cycle", "a buffer row for every local row, or the shorter of both")
     history: int = setting(1, "rounds that features stay in the buffer; 1 = replaced, as the authors do", ge=1)
+    watch: bool = setting(False, "also log the correlation of the last local epoch, and its unbiased R² (Fig. 9b)")
     bn_refresh: bool = setting(False, "an unmixed forward each step, so that BatchNorm sees unmixed features too")
 
     def check(self, setup: Setup) -> None:
-        setup.net.position(self.cut or setup.net.cut)
+        self.position(setup.net)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        rows = shared_rows(self.share, features=Role.FEATURES, labels=Role.LABELS)
+        rows = shared_rows(self.share, features=cuts.role_at(self.cut), labels=Role.LABELS)
         return (Phase("train", self, clock.epochs), Phase("share", Share(self), uploads=rows))
 
     def broadcast(self, server: Tree) -> Tree:
         return model_and_buffer(server, ("features", "labels"))
 
     def draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        drawn = {"last": self.in_last_epoch(random.count(), ctx)} if self.watch else {}
         if (count := len(ctx.shared.get("labels", ()))) == 0:
-            return {}
+            return drawn
         row = random.cycle(count, size) if self.pairing == "cycle" else random.loader(count, ctx.plan.batch)[:size]
-        return {"row": row, "lam": random.beta(self.beta, len(row))}
+        return {**drawn, "row": row, "lam": random.beta(self.beta, len(row))}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        cut = ctx.net.position(self.cut or ctx.net.cut)
+        cut = self.position(ctx.net)
         features, target = ctx.net.apply(work, batch.x, stop=cut), one_hot(batch.y, ctx.task.classes)
         relation = dependence(batch.x, features, self.decorrelation, self.power)
-        if batch.drawn and self.bn_refresh:
+        mixing = "row" in batch.drawn
+        if mixing and self.bn_refresh:
             ctx.net.apply(work, features.detach(), start=cut)
-        mixed, target = self.mixed(features, target, ctx, batch) if batch.drawn else (features, target)
-        seen, start = (mixed.detach(), cut) if batch.drawn else (batch.x, 0)
+        mixed, target = self.mixed(features, target, ctx, batch) if mixing else (features, target)
+        seen, start = (mixed.detach(), cut) if mixing else (batch.x, 0)
         student = ctx.net.apply(work, mixed, start=cut)
         terms = {"task": soft_cross_entropy(student, target), "decorrelate": self.decorrelate * relation}
         if self.distil:
             teacher = ctx.net.apply(ctx.shared["model"], seen, start=start, train=False)
             p, q = (teacher, student) if self.kl == "global-local" else (student, teacher)
             terms["distil"] = self.distil * kl_divergence(p, q)
-        return {**terms, "correlation": relation.detach()}
+        return {**terms, **self.watched(relation.detach(), features.detach(), batch)}
+
+    def watched(self, relation: Tensor, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """What is logged of the correlation; means over a turn's steps are those of the last epoch where it says so."""
+        if not self.watch:
+            return {"correlation": relation}
+        last, unbiased = batch.drawn["last"], unbiased_distance_correlation(batch.x, features).to(relation.dtype)
+        return {
+            "correlation": relation,
+            "correlation_last_epoch": last * relation,
+            "unbiased_last_epoch": last * unbiased,
+        }
+
+    def in_last_epoch(self, step: int, ctx: Context) -> Tensor:
+        """The number of epochs in a step of the last one, 0 before: times that, the mean of all is that of the last."""
+        epochs = ctx.phase.epochs
+        return torch.tensor(epochs if step >= ctx.steps - ctx.steps // epochs else 0, dtype=ctx.dtype)
 
     def mixed(self, features: Tensor, target: Tensor, ctx: Context, batch: Batch) -> tuple[Tensor, Tensor]:
         row, lam = batch.drawn["row"], batch.drawn["lam"]
         theirs = one_hot(ctx.shared["labels"][row], ctx.task.classes)
         return mix(lam, features[: len(row)], ctx.shared["features"][row]), mix(lam, target[: len(row)], theirs)
+
+    def position(self, net: Network) -> int:
+        """Stages before the cut."""
+        return cuts.position(net, self.cut) if self.cut else net.position(net.cut)
 
     def chosen_rows(self, ctx: Context) -> Tensor:
         return fixed_rows(ctx, self.share)
@@ -91,7 +124,7 @@ class Share(Part[FLea]):
     """After averaging, the round's clients upload features of their chosen rows: the next round's buffer."""
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        rows, cut = ctx.data.rows(self.method.chosen_rows(ctx)), ctx.net.position(self.method.cut or ctx.net.cut)
+        rows, cut = ctx.data.rows(self.method.chosen_rows(ctx)), self.method.position(ctx.net)
         features = ctx.net.apply(work, rows.x, stop=cut, train=False)
         return Report({"features": features, "labels": rows.y}, {}, ctx.weight)
 

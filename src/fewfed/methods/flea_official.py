@@ -60,16 +60,16 @@ class FLeaOfficial(FLea):
         return {**start, "lambda2": weight}  # Carried as a tensor: a recorded step can be used in every round.
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        cut = ctx.net.position(self.cut or ctx.net.cut)
+        cut = self.position(ctx.net)
         features = ctx.net.apply(work, batch.x, stop=cut)
         relation = released_distance_correlation(batch.x, features)
         output = ctx.net.apply(work, batch.x)
         terms = {
             "task": ctx.task.loss(output, batch.y),
             "decorrelate": work["lambda2"] * relation,
-            "correlation": relation.detach(),
+            **self.watched(relation.detach(), features.detach(), batch),
         }
-        if not batch.drawn:
+        if "row" not in batch.drawn:
             return {**terms, "distil": 0.5 * self.distil * self._divergence(output, batch.x, ctx, 0)}
         mixed, target = self.mixed(features, one_hot(batch.y, ctx.task.classes), ctx, batch)
         others = ctx.shared["features"][batch.drawn["row"]]
