@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from fewfed import tree
+from fewfed.data.examples import Examples
 from fewfed.losses.features import sameness
 from fewfed.methods.fedgen import FedGen
+from fewfed.network import Network
 from fewfed.networks.generator import INPUT_NOISE, conditioned, input_generator
 from fewfed.phase import Cohort
-from fewfed.plan import Random
+from fewfed.plan import Plan, Random
 from support import batch_of, context, digits, digits_federation, digits_network, gradients, job_of, run, trainable
 
 
@@ -107,3 +111,39 @@ def test_a_synthetic_batch_is_added_and_the_generator_is_only_read() -> None:
     assert terms["synthetic"].item() == pytest.approx(2 * float(expected), abs=1e-5)
     assert gradients(terms["synthetic"], work)["conv1.conv.weight"].abs().max() > 0
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(tree.leaves(before), tree.leaves(generator), strict=True))
+
+
+def test_running_statistics_follow_real_rows_alone() -> None:
+    """By hand, layer by layer, with synthetic rows that are much larger than real ones."""
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(1, 3, 3, dtype=torch.float64), nn.BatchNorm2d(3, dtype=torch.float64)
+    head = nn.Linear(3 * 36, 10, dtype=torch.float64)
+    stages = {"body": nn.Sequential(conv, norm, nn.ReLU()), "head": nn.Sequential(nn.Flatten(), head)}
+    net, (train, _) = Network("small", stages), digits()
+    data = Examples(train.x[:6].double(), train.y[:6])
+    source = input_generator((1, 8, 8), 10, 0, torch.float64)
+    generator = source.model()
+    generator["buffers"]["out.norm.running_var"] *= 1e-4
+    ctx = context(net, data, {"model": net.model(), "generator": generator}, plan=Plan(0, 8, dtype=torch.float64))
+    method, work = FedGen(start=0, weight=0.5), trainable(net.model())
+    drawn = method.draw(Random(0, dtype=torch.float64), ctx, 6)
+    terms = method.loss(work, ctx, batch_of(data, drawn))
+
+    code = torch.cat([drawn["noise"], torch.eye(10, dtype=torch.float64)[drawn["label"]]], 1)
+    made = source.apply(generator, code, train=False)
+    assert float(made.abs().mean()) > 20 * float(data.x.mean())
+
+    def scores(x: Tensor) -> tuple[Tensor, Tensor]:
+        before = torch.nn.functional.conv2d(x, conv.weight, conv.bias)
+        mean, variance = before.mean((0, 2, 3)), before.var((0, 2, 3), unbiased=False)
+        shaped = (before - mean[:, None, None]) / (variance + 1e-5).sqrt()[:, None, None]
+        return before, shaped.relu().flatten(1) @ head.weight.T + head.bias
+
+    (real, right), (_, imagined) = scores(data.x), scores(made)
+    expected = {"task": cross_entropy(right, data.y), "synthetic": 0.5 * cross_entropy(imagined, drawn["label"])}
+    assert {name: value.item() for name, value in terms.items()} == pytest.approx(
+        {name: value.item() for name, value in expected.items()}, abs=1e-10
+    )
+    found = work["buffers"]
+    assert torch.allclose(found["body.1.running_mean"], 0.1 * real.mean((0, 2, 3)), rtol=0, atol=1e-12)
+    assert torch.allclose(found["body.1.running_var"], 0.9 + 0.1 * real.var((0, 2, 3)), rtol=0, atol=1e-12)

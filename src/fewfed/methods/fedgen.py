@@ -26,8 +26,10 @@ class FedGen(FedAvg):
 
     The first `start` rounds are FedAvg. From then on, each round the server trains a generator G(noise, label) of
     inputs against the global model in eval mode, CE(model(G(z, y)), y) + diversity·exp(−mean |z_i − z_j|·|G_i − G_j|),
-    labels uniform; clients receive it and add one synthetic batch a step: CE(real) + weight·CE(synthetic). Neither
-    this nor its numbers are the authors'. Not Zhu et al.'s FedGen, which generates features: see `fedgen-latent`.
+    labels uniform; clients receive it and add one synthetic batch a step: CE(real) + weight·CE(synthetic). BatchNorm
+    normalises that batch by itself, and its running statistics follow real rows alone: synthetic ones are many times as
+    large before long, and with their statistics no real row is told from another. Neither this nor its numbers are the
+    authors'. Not Zhu et al.'s FedGen, which generates features: see `fedgen-latent`.
     """
 
     name = "fedgen"
@@ -78,7 +80,8 @@ class FedGen(FedAvg):
         label = batch.drawn["label"]
         code = conditioned(batch.drawn["noise"], label, ctx.task.classes)
         made = self.generator(ctx).apply(ctx.shared["generator"], code, train=False)
-        return {**terms, "synthetic": self.weight * ctx.task.loss(ctx.net.apply(work, made), label)}
+        apart = {"params": work["params"], "buffers": tree.clone(work["buffers"])}  # For the running statistics.
+        return {**terms, "synthetic": self.weight * ctx.task.loss(ctx.net.apply(apart, made), label)}
 
     def generator(self, ctx: Context) -> Network:
         return input_generator(ctx.shape, ctx.task.classes, ctx.plan.seed, ctx.dtype)
