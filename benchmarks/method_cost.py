@@ -51,7 +51,7 @@ class Watching(Sequential):
     def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
         kept = list(members)
         if briefing.phase.epochs and kept[0].client != PSEUDO_CLIENT:
-            self.turn = (briefing.phase, briefing.clock, briefing.shared, next(self.at_home(kept)))
+            self.turn = (briefing.phase, briefing.clock, briefing.shared, next(self.at_home(briefing.phase, kept)))
         yield from super().run(briefing, kept)
 
 

@@ -191,10 +191,10 @@ def gap(left: Tree, right: Tree) -> float:
 
 
 def states(executor: Executor | SimulatedHomes, clients: int) -> dict[int, Tree]:
-    """What every client that took part remembers."""
+    """What every client that took part remembers, its optimiser's moments too."""
     homes = executor if isinstance(executor, SimulatedHomes) else executor.homes
     assert isinstance(homes, SimulatedHomes)
-    found = {client: homes.remembered(client) for client in range(clients)}
+    found = {client: homes.kept(client) for client in range(clients)}
     return {client: tree.clone(state) for client, state in found.items() if state is not None}
 
 

@@ -22,7 +22,9 @@ class Optimizer:
     eps: float = setting(1e-8, "Adam's epsilon", gt=0)
     weight_decay: float = setting(0.0, "L2 penalty (decoupled for adamw)", ge=0)
     clip: float = setting(0.0, "largest gradient norm over all parameters; 0 = no bound", ge=0)
-    reset: Literal["round", "step"] = setting("round", "forget moments each round, or each step (released FLea code)")
+    reset: Literal["round", "step", "never"] = setting(
+        "round", "when moments are forgotten: each round, each step (released FLea code), or never: they stay at home"
+    )
 
 
 @dataclass(frozen=True)

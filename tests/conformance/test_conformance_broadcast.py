@@ -24,7 +24,7 @@ class Careful(Sequential):
     def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
         reception = Reception(briefing, self.homes)
         self._lender.share(briefing.shared)
-        for member in self.at_home(members):
+        for member in self.at_home(briefing.phase, members):
             found = self._lender.turn(briefing.phase, briefing.clock, member, careful=True)
             yield reception.take(member.client, found)
 

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.timeout(120)
 STEP_BY_STEP: Mapping[str, str] = {
     "fedfa-anchor": "its loss uses ctx.steps",
     "fedfa-anchor:released": "its loss uses ctx.steps",
+    "fedharmo:released": "moments of its optimiser stay from round to round",
 }
 """Methods that cannot be captured, with the reason the run gives."""
 

@@ -161,3 +161,4 @@ def test_the_released_preset_averages_models_as_its_source_does() -> None:
     federation = digits_federation(2, [10, 30])
     ended = run(job_of("fedharmo:released", federation), rounds=1, cohort=2)
     assert ended.views[0].phases[-1].combined.weights == (1.0, 1.0)
+    assert choose("fedharmo:released").training["reset"] == "never", "optimizers are made once, before the first round"

@@ -49,6 +49,11 @@ def refuse_unrepeatable(job: Job) -> None:
         phase = training_phase(job.method.phases(clock))
         if phase is None:
             raise ConfigError(f"method '{job.method.label}' trains no model that it uploads: nothing can be repeated")
+        if job.keeps_moments(phase):
+            raise ConfigError(
+                "reset = 'never' keeps moments of the optimiser on clients, so their training cannot be repeated "
+                "afterwards: expected reset = 'round' or 'step'"
+            )
         if phase.keeps_state or job.method.personal_model:
             raise ConfigError(
                 f"method '{job.method.label}' keeps state on its clients, so their training cannot be repeated "

@@ -22,7 +22,7 @@ from fewfed.tree import Tree
 
 MEMORY_BYTES = 256 * 1024 * 1024
 
-_NAME = re.compile(r"([0-9]{1,18})-([0-9]{1,18})\.safetensors", re.ASCII)
+_NAME = re.compile(r"(-1|[0-9]{1,18})-([0-9]{1,18})\.safetensors", re.ASCII)
 
 
 class ClientStore:

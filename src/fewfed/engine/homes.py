@@ -37,6 +37,10 @@ class Homes(Protocol):
         """Free files and memory."""
 
 
+_STATE, _MOMENTS = "fewfed.state", "fewfed.moments"
+"""What is kept of a client with moments of its optimiser: the method's state, if it keeps any, and these by phase."""
+
+
 class SimulatedHomes:
     """All clients of a simulation."""
 
@@ -44,10 +48,12 @@ class SimulatedHomes:
         self._job = job
         self._store = ClientStore() if store is None else store  # An empty store is false.
         self._first: Tree | None = None
+        self._met_moments = False
+        """Whether anybody may have moments: if not, nobody has to look what was kept before."""
 
     def state(self, client: int) -> Tree:
         """What a client remembers; before its first participation, what the method gives it."""
-        kept = self._store.get(client)
+        kept = self.remembered(client)
         if kept is not None:
             return kept
         if self._first is None:  # The same for everybody, and never changed: a method returns what is to be kept.
@@ -56,12 +62,35 @@ class SimulatedHomes:
 
     def remembered(self, client: int) -> Tree | None:
         """What a client kept from its last participation; None before the first."""
+        kept = self.kept(client)
+        return kept.get(_STATE) if kept is not None and _MOMENTS in kept else kept
+
+    def kept(self, client: int) -> Tree | None:
+        """All there is of a client: what its method remembers, and its optimiser."""
         return self._store.get(client)
+
+    def moments(self, client: int, phase: Phase) -> Tree:
+        """Where the client's optimiser stopped in its last turn of a phase; nothing where it starts anew."""
+        found: Tree = self._moments(client).get(phase.name, {}) if self._job.keeps_moments(phase) else {}
+        return found
 
     def keep(self, phase: Phase, client: int, state: Tree) -> None:
         """A client's packet was accepted: from now on it remembers this."""
         if phase.keeps_state:
-            self._store.put(client, state)
+            moments = self._moments(client) if self._met_moments else {}
+            self._store.put(client, {_STATE: state, _MOMENTS: moments} if moments else state)
+
+    def keep_moments(self, phase: Phase, client: int, moments: Tree) -> None:
+        """The same for the moments of its optimiser in a phase."""
+        self._met_moments = True
+        state = self.remembered(client)
+        kept = {} if state is None else {_STATE: state}
+        self._store.put(client, {**kept, _MOMENTS: {**self._moments(client), phase.name: moments}})
+
+    def _moments(self, client: int) -> Tree:
+        """Of all phases."""
+        found: Tree = (self.kept(client) or {}).get(_MOMENTS, {})
+        return found
 
     def finish_round(self) -> None:
         self._store.finish_round()
@@ -80,6 +109,7 @@ class SimulatedHomes:
         self._store.check(committed)
 
     def restore(self, committed: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
+        self._met_moments = True  # Only the files would tell.
         self._store.restore(committed, before)
 
     def close(self) -> None:

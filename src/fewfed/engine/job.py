@@ -48,6 +48,10 @@ class Job:
         """The run's training with what a phase sets for itself."""
         return dataclasses.replace(self.training, **phase.training) if phase.training else self.training
 
+    def keeps_moments(self, phase: Phase) -> bool:
+        """Whether the optimiser of a client goes on in a phase where it stopped in the client's last turn."""
+        return phase.epochs > 0 and self.training_of(phase).reset == "never"
+
     def phase(self, name: str, clock: Clock) -> Phase:
         """The phase of that name in a round."""
         return next(phase for phase in self.method.phases(clock) if phase.name == name)

@@ -133,9 +133,9 @@ class Lender:
     def _own(self, member: Member) -> tuple[Member, Callable[[], bool]]:
         """The member with what is its own as it is lent to it, and whether that is still as it was."""
         if not (member.personal or member.state):  # Most methods: this is done in every turn.
-            given = Member(member.client)
+            given = Member(member.client, moments=member.moments)
             return given, lambda: not (given.personal or given.state)
-        given = Member(member.client, self._own_lent(member.personal), self._own_lent(member.state))
+        given = Member(member.client, self._own_lent(member.personal), self._own_lent(member.state), member.moments)
         return given, Glance(given.personal, given.state).unchanged
 
     def _own_lent(self, own: Tree) -> Tree:
@@ -149,7 +149,7 @@ class Lender:
         given: Tree = {"shared": self._sent, "personal": member.personal, "state": member.state}
         watch = _Watch(self._job.method.label, phase.name, given, tree.clone(given))
         watched = dataclasses.replace(phase, does=cast(Exchange, _Watched(phase.does, watch)))
-        lent = Member(member.client, watch.lent["personal"], watch.lent["state"])
+        lent = Member(member.client, watch.lent["personal"], watch.lent["state"], member.moments)
         found = run_turn(self._job, watched, clock, watch.lent["shared"], lent, channels_last)
         if watch.found:
             self._spoiling.add(phase.name)

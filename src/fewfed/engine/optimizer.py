@@ -6,6 +6,8 @@ client that is not `active` in a step keeps its parameters and moments. For one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -24,6 +26,7 @@ from fewfed.torch_private import (
     foreach_zero_,
 )
 from fewfed.training import Optimizer
+from fewfed.tree import Tree
 
 
 class LocalOptimizer:
@@ -46,6 +49,21 @@ class LocalOptimizer:
         """Forget everything, as at the start of a client's turn."""
         if remembered := [*self._first, *self._second, *self._counts, self._steps]:
             foreach_zero_(remembered)
+
+    def moments(self, names: Sequence[str]) -> Tree:
+        """What the next update of one client needs, by the names of its parameters; nothing for plain SGD."""
+        return {part: dict(zip(names, values, strict=True)) for part, values in self._parts().items() if values}
+
+    def recall(self, names: Sequence[str], moments: Tree) -> None:
+        """Go on from the moments of an earlier turn. Parameters that it did not have, as they are now, start anew."""
+        known = moments.get("first", {})
+        for part, values in self._parts().items():
+            for name, value, param in zip(names, values, self._params, strict=False):
+                if name in known and known[name].shape == param.shape:
+                    value.copy_(moments[part][name])
+
+    def _parts(self) -> dict[str, list[Tensor]]:
+        return {"first": self._first, "second": self._second, "count": self._counts}
 
     def step(self, grads: list[Tensor], lr: float | Tensor, active: Tensor | None = None) -> None:
         """One update. A recorded step has `lr` as a tensor, which can change; `active`: one flag a client."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from fewfed.engine.packet import Packet
@@ -34,6 +34,8 @@ class Finished:
     packet: Packet
     state: Tree
     """What it will remember if the packet is accepted."""
+    moments: Tree = field(default_factory=dict)
+    """Of its optimiser, where they stay from round to round. At home, like the state; the method sees neither."""
 
 
 @dataclass(frozen=True)

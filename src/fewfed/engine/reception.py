@@ -78,6 +78,8 @@ class Reception:
 
     def _accepted(self, client: int, found: Finished) -> Done:
         self._homes.keep(self._briefing.phase, client, found.state)
+        if found.moments:
+            self._homes.keep_moments(self._briefing.phase, client, found.moments)
         if self._schema.leaves is None:
             self._schema = self._schema.learned(found.packet)
         return Done(found.packet)

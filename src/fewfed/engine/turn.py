@@ -34,6 +34,8 @@ class Member:
     client: int
     personal: Tree = field(default_factory=dict)
     state: Tree = field(default_factory=dict)
+    moments: Tree = field(default_factory=dict)
+    """Of its optimiser in this phase, where they stay from round to round; not for the method."""
 
 
 class CannotTrain(Exception):
@@ -52,7 +54,7 @@ def run_turn(
     try:
         with network_randomness(job, clock, phase, member.client), passes:
             ctx = context_of(job, phase, clock, shared, member)
-            return _turn(job, ctx, channels_last and phase.epochs > 0)
+            return _turn(job, ctx, member.moments, channels_last and phase.epochs > 0)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # Also `sys.exit()`: what a method does in a client's turn concerns that client.
@@ -143,7 +145,7 @@ def finished(report: Report, ctx: Context, steps: int, terms: Mapping[str, float
     return Finished(packet, report.state)
 
 
-def _turn(job: Job, ctx: Context, channels_last: bool) -> Finished:
+def _turn(job: Job, ctx: Context, moments: Tree, channels_last: bool) -> Finished:
     data = rows_to_train_on(job, ctx)
     batches = ctx.plan.batches(ctx.clock.round, ctx.phase.name, ctx.client, len(data), ctx.phase.epochs)
     ctx = dataclasses.replace(ctx, steps=len(batches))
@@ -151,23 +153,34 @@ def _turn(job: Job, ctx: Context, channels_last: bool) -> Finished:
     answers.refuse_odd_work(work, len(batches))
     if channels_last:
         work = {**work, "params": layout.channels_last(work["params"])}
-    terms = _trained(job, ctx, work, data, batches) if batches else {}
+    optimizer = _optimizer(job, ctx, work, moments) if batches else None
+    terms = _trained(job, ctx, work, data, batches, optimizer) if optimizer else {}
     if channels_last:
         work = {**work, "params": layout.in_reading_order(work["params"])}
     with torch.no_grad():
         report = ctx.phase.does.end(work, ctx)
     found = finished(report, ctx, len(batches), terms)
+    if optimizer and job.keeps_moments(ctx.phase):
+        found = dataclasses.replace(found, moments=optimizer.moments([*work["params"]]))
     return _in_reading_order(found) if channels_last else found
 
 
-def _trained(job: Job, ctx: Context, work: Tree, data: Examples, batches: list[Tensor]) -> dict[str, float]:
+def _optimizer(job: Job, ctx: Context, work: Tree, moments: Tree) -> LocalOptimizer:
+    optimizer = LocalOptimizer(job.training_of(ctx.phase), list(work["params"].values()))
+    if moments:
+        optimizer.recall([*work["params"]], moments)
+    return optimizer
+
+
+def _trained(
+    job: Job, ctx: Context, work: Tree, data: Examples, batches: list[Tensor], optimizer: LocalOptimizer
+) -> dict[str, float]:
     """Train the work tree's parameters in place; the mean of every loss term."""
     does, step, source = ctx.phase.does, Step(job.method.observed), Rows(job, ctx, data)
     random = ctx.plan.random(ctx.clock.round, ctx.phase.name, ctx.client)
     params = list(work["params"].values())
     for leaf in params:
         leaf.requires_grad_(True)
-    optimizer = LocalOptimizer(job.training_of(ctx.phase), params)
     sums: dict[str, Tensor] = {}
     for rows in batches:
         drawn = does.draw(random, ctx, len(rows))
@@ -188,4 +201,4 @@ def _trained(job: Job, ctx: Context, work: Tree, data: Examples, batches: list[T
 
 def _in_reading_order(found: Finished) -> Finished:
     packet = dataclasses.replace(found.packet, arrays=layout.in_reading_order(found.packet.arrays))
-    return Finished(packet, layout.in_reading_order(found.state))
+    return Finished(packet, layout.in_reading_order(found.state), layout.in_reading_order(found.moments))

@@ -42,8 +42,9 @@ class FedHarmo(FedAvg):
                     "lr_decay": 0.0,
                     "weight_decay": 1e-4,
                     "weighting": "uniform",
+                    "reset": "never",
                 },
-                note="prostate settings",
+                note="prostate settings; one Adam a client for the whole run",
             )
         }
     )

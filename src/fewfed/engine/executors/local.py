@@ -10,6 +10,7 @@ from fewfed.engine.executor import Invited
 from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.job import Job
 from fewfed.engine.turn import Member
+from fewfed.phase import Phase
 from fewfed.task import Score
 from fewfed.tree import Tree
 
@@ -35,6 +36,10 @@ class LocalExecutor:
         own = (asking.predictor(self._job, server, self._homes.state(client)) for client in clients)
         return self.evaluate(own, on)
 
-    def at_home(self, members: Iterable[Invited]) -> Iterator[Member]:
+    def at_home(self, phase: Phase, members: Iterable[Invited]) -> Iterator[Member]:
         """Members together with what they remember, one by one as the executor asks for them."""
-        return (Member(one.client, one.personal, self._homes.state(one.client)) for one in members)
+        homes = self._homes
+        return (
+            Member(one.client, one.personal, homes.state(one.client), homes.moments(one.client, phase))
+            for one in members
+        )

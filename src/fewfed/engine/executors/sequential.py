@@ -31,7 +31,7 @@ class Sequential(LocalExecutor):
         reception = Reception(briefing, self.homes)
         with one_thread():
             self._lender.share(briefing.shared)
-        for member in self.at_home(members):
+        for member in self.at_home(briefing.phase, members):
             with one_thread():
                 found = self._lender.turn(briefing.phase, briefing.clock, member)
                 outcome = reception.take(member.client, found)

@@ -120,7 +120,7 @@ class Device(LocalExecutor):
         phase, clock = briefing.phase, briefing.clock
         reception = Reception(briefing, self.homes)
         self._lender.share(tree.to(briefing.shared, self._device))
-        at_home = self.at_home(members)
+        at_home = self.at_home(phase, members)
         while part := [self._here(member) for member in islice(at_home, _AT_ONCE)]:
             together = self._together_unchanged(phase, clock, part)
             if together is None:
@@ -174,7 +174,7 @@ class Device(LocalExecutor):
     def _here(self, member: Member) -> Member:
         """The member with what is its own on the device; not what the server or the store holds themselves."""
         here = tree.clone if self._device.type == "cpu" else partial(tree.to, device=self._device)
-        return Member(member.client, here(member.personal), here(member.state))
+        return Member(member.client, here(member.personal), here(member.state), here(member.moments))
 
     def _together_unchanged(
         self, phase: Phase, clock: Clock, members: Sequence[Member]
@@ -195,6 +195,8 @@ class Device(LocalExecutor):
         prospects: list[Prospect] = []
         found: dict[int, Finished | Failed] = {}
         try:
+            if self._job.keeps_moments(phase):
+                raise CannotCapture("moments of its optimiser stay from round to round (reset = 'never')")
             for index, prospect in enumerate(self._preparation.prospects(phase, clock, shared, members)):
                 if isinstance(prospect, Failed):
                     found[index] = prospect

@@ -68,7 +68,7 @@ class Workers(LocalExecutor):
         reception = Reception(briefing, self.homes)
         self._pool.share(briefing.shared)
         order = {"round": clock.round, "rounds": clock.rounds, "epochs": clock.epochs, "phase": phase.name}
-        way, at_home = self._way(phase, order, self.at_home(members))
+        way, at_home = self._way(phase, order, self.at_home(phase, members))
         order["channels_last"] = way is Way.CHANNELS_LAST or self._layout == "channels_last"
         side_by_side = (self._stack or WIDTH) if way is Way.STACKED else 1
         for reply in self._pool.work(self._items(order, at_home, side_by_side)):
@@ -197,4 +197,5 @@ def _item(index: int, member: Member, order: dict[str, Any]) -> Item:
 
 
 def _own(member: Member) -> Tree:
-    return {"personal": member.personal, "state": member.state}
+    own = {"personal": member.personal, "state": member.state}
+    return {**own, "moments": member.moments} if member.moments else own

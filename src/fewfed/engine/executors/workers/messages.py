@@ -24,7 +24,11 @@ def written(found: Finished | Failed) -> tuple[dict[str, Any], Tree]:
         return {"failed": found.reason, "cause": found.cause}, {}
     packet = found.packet
     head = {name: getattr(packet, name) for name in ("round", "phase", "sender", "weight")}
-    return {**head, "metrics": dict(packet.metrics)}, {"upload": packet.arrays, "state": found.state}
+    arrays = {"upload": packet.arrays, "state": found.state}
+    return {**head, "metrics": dict(packet.metrics)}, {
+        **arrays,
+        **({"moments": found.moments} if found.moments else {}),
+    }
 
 
 def read(client: int, phase: str, message: dict[str, Any], arrays: Tree) -> Finished | Failed:
@@ -32,7 +36,8 @@ def read(client: int, phase: str, message: dict[str, Any], arrays: Tree) -> Fini
     if "failed" in message:
         return Failed(client, phase, message["failed"], message["cause"])
     head = {name: message[name] for name in ("round", "phase", "sender", "weight", "metrics")}
-    return Finished(Packet(arrays=arrays.get("upload", {}), **head), arrays.get("state", {}))
+    packet = Packet(arrays=arrays.get("upload", {}), **head)
+    return Finished(packet, arrays.get("state", {}), arrays.get("moments", {}))
 
 
 def packed(trees: Sequence[Tree]) -> Tree:

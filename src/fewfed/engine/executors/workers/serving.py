@@ -102,4 +102,4 @@ class _Server:
 
 
 def _member(client: int, arrays: Tree) -> Member:
-    return Member(client, arrays.get("personal", {}), arrays.get("state", {}))
+    return Member(client, arrays.get("personal", {}), arrays.get("state", {}), arrays.get("moments", {}))

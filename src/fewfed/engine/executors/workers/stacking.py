@@ -46,7 +46,7 @@ class Stacks:
         `channels_last`: the memory order for members that are run one by one after all.
         """
         device = self._device(len(members))
-        lent = [Member(one.client, tree.detach(one.personal), tree.detach(one.state)) for one in members]
+        lent = [Member(one.client, tree.detach(one.personal), tree.detach(one.state), one.moments) for one in members]
         own = Glance(*(part for one in lent for part in (one.personal, one.state)))
         try:
             found = dict(device.turns(phase, clock, lender.shared, lent))
