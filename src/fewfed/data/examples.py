@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewfed.data.raw_inputs import RawInputs
+from fewfed.data.transforms import Scaling
 from fewfed.errors import DataError
 
 
@@ -49,6 +51,10 @@ class Dataset:
     """What a table made with this data must say about it."""
     task: Literal["classification", "segmentation"] = "classification"
     test_groups: Mapping[str, np.ndarray] = field(default_factory=dict)
+    inputs: RawInputs | None = None
+    """What an input is made from in the user's files; None where nobody could make one from a new file."""
+    scaling: Scaling | None = None
+    """Constants that the reader knows for scaling inputs and has not applied: published, or of all training rows."""
 
     @property
     def shape(self) -> tuple[int, ...]:
