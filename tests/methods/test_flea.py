@@ -19,6 +19,7 @@ from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import ConfigError
 from fewfed.method import Batch, Context
 from fewfed.methods.flea import FLea
+from fewfed.methods.parts.buffer import mixed_with_buffer
 from fewfed.network import Network
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Plan, Random
@@ -155,10 +156,10 @@ def test_trap_08_features_and_labels_are_mixed_with_the_same_weight_on_the_local
     theirs = ctx.shared["features"][row], losses.one_hot(ctx.shared["labels"][row], 10)
     for lam, expected in ((1.0, (own, target)), (0.0, theirs)):
         _, _, fixed = step(lam=lam)
-        mixed = FLea().mixed(own, target, ctx, fixed)
+        mixed = mixed_with_buffer(own, target, ctx, fixed)
         assert torch.equal(mixed[0], expected[0])
         assert torch.equal(mixed[1], expected[1])
-    half = FLea().mixed(own, target, ctx, step(lam=0.25)[2])
+    half = mixed_with_buffer(own, target, ctx, step(lam=0.25)[2])
     assert torch.allclose(half[0], 0.25 * own + 0.75 * theirs[0])
     assert torch.allclose(half[1], 0.25 * target + 0.75 * theirs[1])
 
@@ -204,7 +205,7 @@ def test_trap_11_local_rows_reach_the_stem_in_proportion_to_their_weight() -> No
     ctx = context(net, data, shared, round=1)
     features = torch.randn(2, 4, requires_grad=True)
     draw = {"row": torch.tensor([0, 0]), "lam": torch.tensor([0.2, 0.8])}
-    mixed, _ = FLea().mixed(features, losses.one_hot(data.y, 10), ctx, batch_of(data, draw))
+    mixed, _ = mixed_with_buffer(features, losses.one_hot(data.y, 10), ctx, batch_of(data, draw))
     (slope,) = torch.autograd.grad(mixed.sum(), features)
     assert torch.allclose(slope, torch.tensor([[0.2], [0.8]]).expand(2, 4))
 

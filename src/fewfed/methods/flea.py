@@ -4,22 +4,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from fewfed.losses import (
-    dependence,
-    kl_divergence,
-    mix,
-    one_hot,
-    soft_cross_entropy,
-    unbiased_distance_correlation,
-)
+from fewfed.losses import dependence, kl_divergence, one_hot, soft_cross_entropy
 from fewfed.method import Batch, Combined, Context, Part, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts import cuts
-from fewfed.methods.parts.buffer import fixed_rows, model_and_buffer, with_history
-from fewfed.network import Network
+from fewfed.methods.parts.buffer import fixed_rows, mixed_with_buffer, model_and_buffer, with_history
+from fewfed.methods.parts.watched import LOGGED, correlations, last_epoch
 from fewfed.phase import Clock, Phase, Role, shared_rows
 from fewfed.plan import Random
 from fewfed.settings import setting
@@ -39,7 +31,7 @@ class FLea(FedAvg):
     name = "flea"
     family = "feature sharing"
     paper = "Xia et al., FLea: Addressing Data Scarcity and Label Skew in Federated Learning, KDD 2024"
-    observed = frozenset({"correlation", "correlation_last_epoch", "unbiased_last_epoch"})
+    observed = LOGGED
     mixes = ("row", "lam")
     needs_classes = True
     neutral = MappingProxyType({"share": 0.0, "distil": 0.0, "decorrelate": 0.0})
@@ -58,7 +50,7 @@ class FLea(FedAvg):
     bn_refresh: bool = setting(False, "an unmixed forward each step, so that BatchNorm sees unmixed features too")
 
     def check(self, setup: Setup) -> None:
-        self.position(setup.net)
+        cuts.position(setup.net, self.cut)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         rows = shared_rows(self.share, features=cuts.role_at(self.cut), labels=Role.LABELS)
@@ -68,20 +60,20 @@ class FLea(FedAvg):
         return model_and_buffer(server, ("features", "labels"))
 
     def draw(self, random: Random, ctx: Context, size: int) -> Tree:
-        drawn = {"last": self.in_last_epoch(random.count(), ctx)} if self.watch else {}
+        drawn = last_epoch(random, ctx) if self.watch else {}
         if (count := len(ctx.shared.get("labels", ()))) == 0:
             return drawn
         row = random.cycle(count, size) if self.pairing == "cycle" else random.loader(count, ctx.plan.batch)[:size]
         return {**drawn, "row": row, "lam": random.beta(self.beta, len(row))}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        cut = self.position(ctx.net)
+        cut = cuts.position(ctx.net, self.cut)
         features, target = ctx.net.apply(work, batch.x, stop=cut), one_hot(batch.y, ctx.task.classes)
         relation = dependence(batch.x, features, self.decorrelation, self.power)
         mixing = "row" in batch.drawn
         if mixing and self.bn_refresh:
             ctx.net.apply(work, features.detach(), start=cut)
-        mixed, target = self.mixed(features, target, ctx, batch) if mixing else (features, target)
+        mixed, target = mixed_with_buffer(features, target, ctx, batch) if mixing else (features, target)
         seen, start = (mixed.detach(), cut) if mixing else (batch.x, 0)
         student = ctx.net.apply(work, mixed, start=cut)
         terms = {"task": soft_cross_entropy(student, target), "decorrelate": self.decorrelate * relation}
@@ -89,32 +81,7 @@ class FLea(FedAvg):
             teacher = ctx.net.apply(ctx.shared["model"], seen, start=start, train=False)
             p, q = (teacher, student) if self.kl == "global-local" else (student, teacher)
             terms["distil"] = self.distil * kl_divergence(p, q)
-        return {**terms, **self.watched(relation.detach(), features.detach(), batch)}
-
-    def watched(self, relation: Tensor, features: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """What is logged of the correlation; means over a turn's steps are those of the last epoch where it says so."""
-        if not self.watch:
-            return {"correlation": relation}
-        last, unbiased = batch.drawn["last"], unbiased_distance_correlation(batch.x, features).to(relation.dtype)
-        return {
-            "correlation": relation,
-            "correlation_last_epoch": last * relation,
-            "unbiased_last_epoch": last * unbiased,
-        }
-
-    def in_last_epoch(self, step: int, ctx: Context) -> Tensor:
-        """The number of epochs in a step of the last one, 0 before: times that, the mean of all is that of the last."""
-        epochs = ctx.phase.epochs
-        return torch.tensor(epochs if step >= ctx.steps - ctx.steps // epochs else 0, dtype=ctx.dtype)
-
-    def mixed(self, features: Tensor, target: Tensor, ctx: Context, batch: Batch) -> tuple[Tensor, Tensor]:
-        row, lam = batch.drawn["row"], batch.drawn["lam"]
-        theirs = one_hot(ctx.shared["labels"][row], ctx.task.classes)
-        return mix(lam, features[: len(row)], ctx.shared["features"][row]), mix(lam, target[: len(row)], theirs)
-
-    def position(self, net: Network) -> int:
-        """Stages before the cut."""
-        return cuts.position(net, self.cut) if self.cut else net.position(net.cut)
+        return {**terms, **correlations(relation, features, batch)}
 
     def chosen_rows(self, ctx: Context) -> Tensor:
         return fixed_rows(ctx, self.share)
@@ -124,7 +91,7 @@ class Share(Part[FLea]):
     """After averaging, the round's clients upload features of their chosen rows: the next round's buffer."""
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        rows, cut = ctx.data.rows(self.method.chosen_rows(ctx)), self.method.position(ctx.net)
+        rows, cut = ctx.data.rows(self.method.chosen_rows(ctx)), cuts.position(ctx.net, self.method.cut)
         features = ctx.net.apply(work, rows.x, stop=cut, train=False)
         return Report({"features": features, "labels": rows.y}, {}, ctx.weight)
 

@@ -1,16 +1,20 @@
 """FLea as its released code computes it."""
 
-import math
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fewfed.losses import kl_divergence, one_hot, released_distance_correlation, soft_cross_entropy
 from fewfed.method import Batch, Context
 from fewfed.methods.flea import FLea
+from fewfed.methods.parts import cuts
+from fewfed.methods.parts.buffer import mixed_with_buffer
+from fewfed.methods.parts.watched import correlations
 from fewfed.phase import Clock, Phase
+from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -54,33 +58,33 @@ class FLeaOfficial(FLea):
         """lambda2 of a round counted from 0: 3, 2.9, ... 1.1, then 1."""
         return max(self.decorrelate - 0.1 * round, min(self.decorrelate, 1.0))
 
-    def begin(self, ctx: Context) -> Tree:
-        start = super().begin(ctx)
-        weight = next(iter(start["params"].values())).new_tensor(self.weight_at(ctx.clock.round))
-        return {**start, "lambda2": weight}  # Carried as a tensor: a recorded step can be used in every round.
+    def draw(self, random: Random, ctx: Context, size: int) -> Tree:
+        # Lambda2 as a tensor: a step that is recorded once can be used in every round.
+        lambda2 = torch.tensor(self.weight_at(ctx.clock.round), dtype=ctx.dtype)
+        return {"lambda2": lambda2, **super().draw(random, ctx, size)}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        cut = self.position(ctx.net)
+        cut = cuts.position(ctx.net, self.cut)
         features = ctx.net.apply(work, batch.x, stop=cut)
         relation = released_distance_correlation(batch.x, features)
         output = ctx.net.apply(work, batch.x)
         terms = {
             "task": ctx.task.loss(output, batch.y),
-            "decorrelate": work["lambda2"] * relation,
-            **self.watched(relation.detach(), features.detach(), batch),
+            "decorrelate": batch.drawn["lambda2"] * relation,
+            **correlations(relation, features, batch),
         }
         if "row" not in batch.drawn:
             return {**terms, "distil": 0.5 * self.distil * self._divergence(output, batch.x, ctx, 0)}
-        mixed, target = self.mixed(features, one_hot(batch.y, ctx.task.classes), ctx, batch)
+        mixed, target = mixed_with_buffer(features, one_hot(batch.y, ctx.task.classes), ctx, batch)
         others = ctx.shared["features"][batch.drawn["row"]]
-        mixture = soft_cross_entropy(ctx.net.apply(work, mixed, start=cut), target)
-        distil = self._divergence(ctx.net.apply(work, others, start=cut), others, ctx, cut)
-        return {**terms, "mixed": mixture, "distil": self.distil * distil}
+        return {
+            **terms,
+            "mixed": soft_cross_entropy(ctx.net.apply(work, mixed, start=cut), target),
+            "distil": self.distil * self._divergence(ctx.net.apply(work, others, start=cut), others, ctx, cut),
+        }
 
     def chosen_rows(self, ctx: Context) -> Tensor:
-        count = math.floor(self.share * ctx.size)
-        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=True)
+        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, int(self.share * ctx.size), replace=True)
 
     def _divergence(self, student: Tensor, seen: Tensor, ctx: Context, start: int) -> Tensor:
-        teacher = ctx.net.apply(ctx.shared["model"], seen, start=start, train=False)
-        return kl_divergence(teacher, student)
+        return kl_divergence(ctx.net.apply(ctx.shared["model"], seen, start=start, train=False), student)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fewfed.method import Context
+from fewfed.losses import mix, one_hot
+from fewfed.method import Batch, Context
 from fewfed.tree import Tree
 
 AGE = "age"
@@ -24,6 +25,13 @@ def model_and_buffer(server: Tree, names: Sequence[str]) -> Tree:
     """What is broadcast: the model, and the buffer where it has any rows."""
     filled = names if len(server.get(names[-1], ())) else ()
     return {name: server[name] for name in ("model", *filled)}
+
+
+def mixed_with_buffer(features: Tensor, target: Tensor, ctx: Context, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Features and soft labels of a batch, row by row mixed with those of the buffer that were drawn for it."""
+    row, lam = batch.drawn["row"], batch.drawn["lam"]
+    theirs = one_hot(ctx.shared["labels"][row], ctx.task.classes)
+    return mix(lam, features[: len(row)], ctx.shared["features"][row]), mix(lam, target[: len(row)], theirs)
 
 
 def with_history(before: Tree, after: Tree, names: Sequence[str], rounds: int) -> Tree:

@@ -11,9 +11,9 @@ INPUT = "input"
 
 
 def position(net: Network, cut: str) -> int:
-    """Stages before a cut: none for the inputs themselves."""
+    """Stages before a cut, or before the network's own where none is named; none before the inputs themselves."""
     if cut != INPUT:
-        return net.position(cut)
+        return net.position(cut or net.cut)
     if INPUT in net.stages:
         raise ConfigError(
             f"cut '{INPUT}' means the inputs themselves, but network '{net.name}' has a stage of that name: expected "
