@@ -24,7 +24,7 @@ from fewfed.data.readers.holdout import hold_out
 from fewfed.data.sources import DataOptions, load
 from fewfed.errors import ConfigError, DataError
 
-RAW = DataOptions(normalise=False)
+RAW = DataOptions(normalise="none")
 
 
 @pytest.fixture(autouse=True)

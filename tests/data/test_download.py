@@ -318,7 +318,7 @@ def test_cifar10_pictures_become_batches_the_reader_reads(tmp_path: Path, monkey
     (package / "test_lables.json").write_text(json.dumps(labels[20:]))
     download_packages.write_cifar10_batches(package, tmp_path / "data" / "cifar-10-batches-py", 4)
     monkeypatch.setenv("FEWFED_DATA", str(tmp_path / "data"))
-    dataset = load("cifar10", options=DataOptions(normalise=False))
+    dataset = load("cifar10", options=DataOptions(normalise="none"))
     assert dataset.train.y.tolist() == labels[:20]
     assert dataset.test.y.tolist() == labels[20:]
     expected = images[:5].reshape(20, 32, 32, 3).transpose(0, 3, 1, 2)

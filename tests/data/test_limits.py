@@ -29,6 +29,7 @@ from fewfed.data.limits import FREE_BYTES, Limits, readable
 from fewfed.data.readers.opening import open_regular
 from fewfed.data.sources import DataOptions, load
 from fewfed.errors import ConfigError, DataError
+from fewfed.runs.scaling import apply_known
 
 MEGABYTE = 1 << 20
 
@@ -182,7 +183,7 @@ def test_an_npz_bomb(tmp_path: Path) -> None:
     refused(path, r"bomb\.npz takes 2\.0 GB but is stored in 2\.0 MB: expected at most 200 times as much")
     np.savez_compressed(path, x=np.zeros((4, 20_000_000), np.uint8), y=[0, 1, 0, 1])
     refused(path, r"bomb\.npz takes 80\.0 MB but is stored in 7\d\.\d kB")
-    assert load(str(path), options=DataOptions(most_ratio=2000, normalise=False)).shape == (20_000_000,)
+    assert load(str(path), options=DataOptions(most_ratio=2000, normalise="none")).shape == (20_000_000,)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ def test_arrays_of_other_writers_are_read(tmp_path: Path) -> None:
         content = np.arange(8, dtype=">i2").tobytes()
         x = b"\x93NUMPY" + version + struct.pack(size, len(header)) + header + content
         path = npz(tmp_path / "own.npz", x=x, y=LABELS)
-        dataset = load(str(path), options=DataOptions(normalise=False))
+        dataset = load(str(path), options=DataOptions(normalise="none"))
         rows = sorted([*dataset.train.x.tolist(), *dataset.test.x.tolist()])
         assert rows == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
@@ -261,7 +262,7 @@ def test_a_row_of_a_million_columns_is_scaled_at_once(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(5, 3, (4, 1_000_000)).astype(np.float32)
     np.savez(tmp_path / "own.npz", x=x, y=[0, 1, 0, 1], x_test=x[:1], y_test=[0])
     start = time.process_time()
-    found = load(str(tmp_path / "own.npz")).train.x[:, :1000].numpy()
+    found = apply_known(load(str(tmp_path / "own.npz")), DataOptions()).train.x[:, :1000].numpy()
     assert time.process_time() - start < 5
     few = x[:, :1000].astype(np.float64)
     np.testing.assert_allclose(found, (few - few.mean(0)) / few.std(0), atol=1e-4)

@@ -12,8 +12,9 @@ from PIL import Image
 from fewfed.data.readers.options import DataOptions
 from fewfed.data.sources import available, load
 from fewfed.errors import ConfigError, DataError
+from fewfed.runs.scaling import apply_known
 
-PLAIN = DataOptions(normalise=False)
+PLAIN = DataOptions(normalise="none")
 
 
 def picture(path: Path, value: int, side: int = 16) -> None:
@@ -88,13 +89,13 @@ def test_masks_are_resized_without_new_classes_and_stay_on_their_image(tmp_path:
     for k in range(4):
         picture(tmp_path / "a" / "images" / f"{k}.png", 90, side=32)
         mask(tmp_path / "a" / "masks" / f"{k}.png", 255 * corner(16, side=32))
-    data = load(str(tmp_path), options=DataOptions(image_size=16, normalise=False))
+    data = load(str(tmp_path), options=DataOptions(image_size=16, normalise="none"))
     assert data.shape == (3, 16, 16)
     assert all(np.array_equal(y, corner(8)) for y in data.train.y.numpy())
 
 
 def test_inputs_are_scaled_with_the_training_part(tmp_path: Path) -> None:
-    data = load(str(sites(tmp_path)))
+    data = apply_known(load(str(sites(tmp_path))), DataOptions())
     assert float(data.train.x.mean()) == pytest.approx(0, abs=1e-5)
     assert float(data.train.x.std(correction=0)) == pytest.approx(1, abs=1e-4)
 

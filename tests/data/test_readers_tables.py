@@ -19,8 +19,9 @@ from PIL import Image
 from fewfed.data import audio
 from fewfed.data.sources import DataOptions, load
 from fewfed.errors import ConfigError, DataError
+from fewfed.runs.scaling import apply_known
 
-RAW = DataOptions(normalise=False)
+RAW = DataOptions(normalise="none")
 
 
 def rows_of(path: Path, options: DataOptions = RAW) -> dict[float, int]:
@@ -64,7 +65,7 @@ def test_own_columns_are_scaled_with_the_training_part(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal([5, -300], [0.1, 40], size=(60, 2)).astype(np.float32)
     np.savez(tmp_path / "own.npz", x=x[:50], y=np.arange(50) % 2, x_test=x[50:], y_test=np.arange(10) % 2)
-    scaled = load(str(tmp_path / "own.npz"))
+    scaled = apply_known(load(str(tmp_path / "own.npz")), DataOptions())
     expected = (x[50:] - x[:50].mean(0, dtype=np.float64)) / x[:50].std(0, dtype=np.float64)
     np.testing.assert_allclose(scaled.test.x.numpy(), expected, atol=1e-3)
 
@@ -82,7 +83,7 @@ def test_bytes_are_taken_for_pixels(tmp_path: Path, stored: tuple[int, ...], sha
 def test_own_images_can_be_augmented_but_own_tables_cannot(tmp_path: Path) -> None:
     np.savez(tmp_path / "images.npz", x=np.random.default_rng(0).random((8, 1, 6, 6)), y=np.arange(8) % 2)
     np.savez(tmp_path / "table.npz", x=np.ones((8, 6)), y=np.arange(8) % 2)
-    static = DataOptions(augment="static", normalise=False)
+    static = DataOptions(augment="static", normalise="none")
     changed = load(str(tmp_path / "images.npz"), options=static)
     assert not torch.equal(changed.train.x, load(str(tmp_path / "images.npz"), options=RAW).train.x)
     with pytest.raises(ConfigError, match="needs image data"):
@@ -174,7 +175,7 @@ def test_csv_with_text_labels_and_clients(tmp_path: Path) -> None:
 
 def test_csv_columns_by_option(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("outcome,a,ward\n" + "".join(f"{i % 3},{i},{i // 6}\n" for i in range(12)))
-    options = DataOptions(normalise=False, label="outcome", client_column="ward")
+    options = DataOptions(normalise="none", label="outcome", client_column="ward")
     dataset = load(str(tmp_path / "t.csv"), options=options)
     assert (dataset.classes, dataset.shape) == (3, (1,))
     assert dataset.groups["client"].tolist() == [int(x) // 6 for x in dataset.train.x[:, 0]]

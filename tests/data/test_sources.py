@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from fewfed.data.readers.holdout import hold_out
+from fewfed.data.scaling import Scaling
 from fewfed.data.sources import DataOptions, available, load, names, search_path
-from fewfed.data.transforms import Scaling, crop_and_flip, resized
+from fewfed.data.transforms import crop_and_flip, resized
 from fewfed.errors import ConfigError, DataError
+from fewfed.runs.scaling import apply_known
 
 
 @pytest.fixture(autouse=True)
@@ -96,8 +98,8 @@ def test_importing_the_sources_loads_no_optional_package() -> None:
 def test_digits_are_scikit_learns_and_share_one_split_whatever_the_seed() -> None:
     from sklearn.datasets import load_digits
 
-    plain = load("digits", options=DataOptions(normalise=False))
-    again = load("digits", options=DataOptions(normalise=False), seed=5)
+    plain = load("digits", options=DataOptions(normalise="none"))
+    again = load("digits", options=DataOptions(normalise="none"), seed=5)
     assert torch.equal(plain.test.x, again.test.x)
     assert (len(plain.train), len(plain.test)) == (1437, 360)
     rows = torch.cat([plain.train.x, plain.test.x]).flatten(1).mul(16).round().int()
@@ -108,8 +110,8 @@ def test_digits_are_scikit_learns_and_share_one_split_whatever_the_seed() -> Non
 
 
 def test_normalised_training_images_have_mean_0_and_deviation_1_and_test_images_share_the_scale() -> None:
-    plain = load("digits", options=DataOptions(normalise=False))
-    scaled = load("digits")
+    plain = load("digits", options=DataOptions(normalise="none"))
+    scaled = apply_known(load("digits"), DataOptions())
     assert float(scaled.train.x.mean()) == pytest.approx(0, abs=1e-5)
     assert float(scaled.train.x.std(correction=0)) == pytest.approx(1, abs=1e-5)
     mean, std = plain.train.x.mean(), plain.train.x.std(correction=0)

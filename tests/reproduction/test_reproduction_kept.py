@@ -101,7 +101,7 @@ def test_other_settings_make_a_record_stale_and_the_way_of_computing_does_not(st
     other = [
         dataclasses.replace(resolved, experiment=dataclasses.replace(resolved.experiment, seed=99)),
         dataclasses.replace(resolved, training=dataclasses.replace(resolved.training, lr=0.5)),
-        dataclasses.replace(resolved, options=dataclasses.replace(resolved.options, normalise=False)),
+        dataclasses.replace(resolved, options=dataclasses.replace(resolved.options, normalise="none")),
         dataclasses.replace(resolved, spec="fedprox"),
     ]
     assert {digest_of(each) for each in same} == {digest_of(resolved)}

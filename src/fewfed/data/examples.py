@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fewfed.data.raw_inputs import RawInputs
-from fewfed.data.transforms import Scaling
+from fewfed.data.scaling import Scaling
 from fewfed.errors import DataError
 
 
@@ -54,7 +54,9 @@ class Dataset:
     inputs: RawInputs | None = None
     """What an input is made from in the user's files; None where nobody could make one from a new file."""
     scaling: Scaling | None = None
-    """Constants that the reader knows for scaling inputs and has not applied: published, or of all training rows."""
+    """Constants that the reader knows for scaling inputs: published, or of all training rows."""
+    is_scaled: bool = False
+    """Whether they have been applied to the inputs."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -75,6 +77,10 @@ class Dataset:
         if self.task == "segmentation":
             return ("images",)
         return self.class_names or tuple(str(number) for number in range(self.classes))
+
+    def with_inputs(self, train: Tensor, test: Tensor) -> Dataset:
+        """The same rows with other inputs."""
+        return replace(self, train=Examples(train, self.train.y), test=Examples(test, self.test.y))
 
     def group_name(self, grouping: str, number: int) -> str:
         """What a group is called, or its number."""

@@ -186,7 +186,10 @@ def available() -> list[Presence]:
 
 
 def load(name_or_path: str, *, options: DataOptions = DataOptions(), seed: int = 0) -> Dataset:  # noqa: B008
-    """A known data set by name, or a user's own by path. The seed decides hold-outs and frozen augmentation."""
+    """A known data set by name, or a user's own by path. The seed decides hold-outs and frozen augmentation.
+
+    Inputs are not scaled: `Dataset.scaling` has the constants that the reader knows.
+    """
     check(options)
     if not 0 <= seed < 1 << 63:
         raise ConfigError(f"seed = {seed}: expected 0 or more, and less than 2^63", key="seed", value=seed)

@@ -31,6 +31,7 @@ from fewfed.runs.folder import RunFolder
 from fewfed.runs.packing import Packing
 from fewfed.runs.prepare import prepare
 from fewfed.runs.results import Result
+from fewfed.runs.scaling import scaled_by_known
 
 Explain = Callable[[BaseException], tuple[str, bool]]
 """The sentence for an error that ended a cell, and whether it is a fault of this package's own."""
@@ -90,11 +91,13 @@ class _Data:
     kept: dict[str, Dataset] = field(default_factory=dict)
 
     def of(self, resolved: Resolved) -> Dataset:
-        key = f"{resolved.experiment.data} {resolved.options} {resolved.experiment.seed}"
+        experiment = resolved.experiment
+        key = f"{experiment.data} {experiment.split} {resolved.options} {experiment.seed}"
         if key not in self.kept:
             while len(self.kept) >= 3:
                 self.kept.pop(next(iter(self.kept)))
-            self.kept[key] = load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)
+            found = load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)
+            self.kept[key] = scaled_by_known(found, resolved.experiment.split, resolved.options)
         return self.kept[key]
 
 

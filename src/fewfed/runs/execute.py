@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from fewfed.engine.events import Event, Mended
 from fewfed.engine.holdings import Holdings
 from fewfed.engine.homes import Homes, SimulatedHomes
 from fewfed.engine.loop import Observer, RoundView, run_rounds
+from fewfed.engine.records import PhaseRecord
 from fewfed.runs.executors import Surroundings, executor_for
 from fewfed.runs.folder import CONFIG, RunFolder, held
 from fewfed.runs.identity import machine, refuse_other_inputs, refuse_other_run, signature
@@ -77,11 +78,12 @@ def _run_to_end(
     evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients)
     record = _Record(folder, experiment.checkpoint_seconds)
     holdings = Holdings.from_json(last.held)
+    told: list[Event] = [Mended(what) for what in mended]
     try:
         final = run_rounds(
             job,
             executor,
-            [_Tell([Mended(what) for what in mended]), evaluate, *observers, record],
+            [_Before(prepared.scaling.exchange), _Tell(told), evaluate, *observers, record],
             rounds=experiment.rounds,
             cohort=prepared.cohort,
             holdings=holdings,
@@ -137,6 +139,17 @@ def remembered_choices(prepared: Prepared, folder: RunFolder, comparison: Path |
         about["training"] = dataclasses.asdict(job.training)
         about["length"] = [experiment.rounds, prepared.cohort]
     return RememberedChoices(folder.choices, about, shared)
+
+
+@dataclass(frozen=True)
+class _Before:
+    """The observer that adds what was exchanged before the first round to that round's record."""
+
+    phases: Mapping[str, PhaseRecord]
+
+    def after_round(self, view: RoundView) -> None:
+        if view.clock.first and self.phases:
+            view.record = dataclasses.replace(view.record, phases={**self.phases, **view.record.phases})
 
 
 @dataclass

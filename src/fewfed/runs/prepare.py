@@ -26,6 +26,7 @@ from fewfed.runs.executors import refuse_unused
 from fewfed.runs.experiment import Experiment, Resolved
 from fewfed.runs.first_model import first_model
 from fewfed.runs.identity import content_of, inputs_of, sources_of
+from fewfed.runs.scaling import InputScaling, scale
 from fewfed.runs.user_code import network_code
 from fewfed.task import Task
 from fewfed.tasks.classification import Classification
@@ -44,6 +45,8 @@ class Prepared:
     """What identifies the data and the first weights: a resumed run must be given the same."""
     cohort: int
     note: str
+    scaling: InputScaling
+    """What was done to the inputs."""
     own_data: Dataset | None = None
     """The user's own object, where the data are not looked up by name."""
     own_network: bool = False
@@ -70,6 +73,8 @@ def prepare(
         whole = load(experiment.data, options=resolved.options, seed=experiment.seed) if given is None else given
     dataset = training_part(whole, experiment)
     split, held_back = parts_of(dataset, experiment)
+    with concerning("normalise", resolved.options.normalise):
+        dataset, scaling = scale(dataset, split, held_back, resolved.options)
     federation = SplitFederation(
         dataset,
         split,
@@ -96,10 +101,10 @@ def prepare(
         asking.phases(job, Clock(number, experiment.rounds, training.epochs))
     cohort = experiment.cohort_size(len(split))
     refuse_unused(resolved, cohort)
-    manifest = manifest_of(dataset, split, held_back)
+    manifest = {**manifest_of(dataset, split, held_back), "scaling": scaling.mode}
     inputs = inputs_of(dataset, net, sources)
-    note = "; ".join(filter(None, (dataset.note, split.note)))
-    return Prepared(resolved, job, split, manifest, inputs, cohort, note, data, network is not None)
+    note = "; ".join(filter(None, (dataset.note, split.note, scaling.told)))
+    return Prepared(resolved, job, split, manifest, inputs, cohort, note, scaling, data, network is not None)
 
 
 def _sources(resolved: Resolved, data: Dataset | None, network: nn.Module | Network | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fewfed.data.limits import Limits
 from fewfed.data.readers import prepare
 from fewfed.data.readers.options import DataOptions, refuse_unusable
 from fewfed.data.readers.safe_pickle import load_plain
-from fewfed.data.transforms import Scaling
+from fewfed.data.scaling import Scaling
 from fewfed.errors import DataError
 
 
@@ -40,7 +40,7 @@ _CIFAR10 = Layout(
     meta="batches.meta",
     names=b"label_names",
     # The released FLea code scales with these constants.
-    scaling=Scaling.published((0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.26158768)),
+    scaling=Scaling.constants((0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.26158768)),
 )
 _CIFAR100 = Layout("cifar100", 100, ("train",), "test", b"fine_labels", "meta", b"fine_label_names", None)
 
@@ -71,13 +71,14 @@ def _read(layout: Layout, folder: Path, options: DataOptions, seed: int) -> Data
     refuse_unusable(options, layout.name, "image")
     train = _join([_batch(layout, folder / name, options.limits) for name in layout.train])
     test = _batch(layout, folder / layout.test, options.limits)
-    train_x, test_x = prepare.images(train.x, test.x, options, seed, layout.scaling)
+    train_x, test_x, scaling = prepare.images(train.x, test.x, options, seed, layout.scaling)
     return Dataset(
         name=layout.name,
         train=Examples(train_x, train.y),
         test=Examples(test_x, test.y),
         classes=layout.classes,
         class_names=_class_names(layout, folder / layout.meta, options.limits),
+        scaling=scaling,
     )
 
 

@@ -31,11 +31,12 @@ def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
     y = np.asarray(bunch.target, dtype=np.int64)
     kept, held = (torch.from_numpy(rows) for rows in hold_out(y, TEST_FRACTION, SPLIT_SEED))
     labels = torch.from_numpy(y)
-    train_x, test_x = prepare.images(x[kept], x[held], options, seed)
+    train_x, test_x, scaling = prepare.images(x[kept], x[held], options, seed)
     return Dataset(
         name="digits",
         train=Examples(train_x, labels[kept]),
         test=Examples(test_x, labels[held]),
         classes=10,
         class_names=tuple(str(digit) for digit in range(10)),
+        scaling=scaling,
     )

@@ -86,8 +86,9 @@ def _array(path: Path, file: BinaryIO | gzip.GzipFile, stored: int, limits: Limi
 def _read(name: str, class_names: tuple[str, ...], folder: Path, options: DataOptions, seed: int) -> Dataset:
     refuse_unusable(options, name, "image")
     train, test = (_part(folder, part, options.limits) for part in PARTS)
-    train_x, test_x = prepare.images(train.x, test.x, options, seed)
-    return Dataset(name, Examples(train_x, train.y), Examples(test_x, test.y), len(class_names), class_names)
+    train_x, test_x, scaling = prepare.images(train.x, test.x, options, seed)
+    parts = Examples(train_x, train.y), Examples(test_x, test.y)
+    return Dataset(name, *parts, len(class_names), class_names, scaling=scaling)
 
 
 def _part(folder: Path, prefix: str, limits: Limits) -> Examples:

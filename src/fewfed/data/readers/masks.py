@@ -138,7 +138,7 @@ def _dataset(
     # The files are resized while they are decoded.
     finishing = dataclasses.replace(options, image_size=0)
     train_x, test_x = (decode([pair.image for pair in part], shape, options.limits) for part in (train, test))
-    train_x, test_x = prepare.images(train_x, test_x, finishing, seed)
+    train_x, test_x, scaling = prepare.images(train_x, test_x, finishing, seed)
     return Dataset(
         name=name,
         train=Examples(train_x, train_y),
@@ -149,6 +149,7 @@ def _dataset(
         group_names={"domain": tuple(site.name for site in sites)},
         test_groups={"domain": np.repeat(np.arange(len(sites)), [len(site.test) for site in sites])},
         task="segmentation",
+        scaling=scaling,
     )
 
 

@@ -25,8 +25,9 @@ def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
     path = folder / FILE
     arrays = arrays_in(path, options.limits)
     train, test = (_part(path, arrays, part) for part in ("train", "test"))
-    train_x, test_x = prepare.images(train.x, test.x, options, seed)
-    return Dataset("pneumonia", Examples(train_x, train.y), Examples(test_x, test.y), len(CLASSES), CLASSES)
+    train_x, test_x, scaling = prepare.images(train.x, test.x, options, seed)
+    parts = Examples(train_x, train.y), Examples(test_x, test.y)
+    return Dataset("pneumonia", *parts, len(CLASSES), CLASSES, scaling=scaling)
 
 
 def files(folder: Path, options: DataOptions) -> list[Path]:

@@ -40,8 +40,8 @@ def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
         for part in (0, 1)
     )
     # The files are resized while they are decoded, and the papers feed plain pixels.
-    finishing = dataclasses.replace(options, image_size=0, normalise=False)
-    train_x, test_x = prepare.images(train.x, test.x, finishing, seed)
+    finishing = dataclasses.replace(options, image_size=0, normalise="none")
+    train_x, test_x, _ = prepare.images(train.x, test.x, finishing, seed)
     return Dataset(
         name="office",
         train=Examples(train_x, train.y),

@@ -12,6 +12,7 @@ from fewfed.errors import ConfigError
 from fewfed.settings import check, setting
 
 Kind = Literal["image", "audio", "other"]
+Normalise = Literal["auto", "none", "fixed", "pooled", "federated", "site"]
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,11 @@ class DataOptions:
     )
     crop: int = setting(0, "images: shift by at most so many pixels, anew each time one is trained on", ge=0, le=1024)
     augment_test: bool = setting(False, "also augment the test part, as the released FLea code does by accident")
-    normalise: bool = setting(
-        True, "scale every channel or column to mean 0 and deviation 1 of the training part (never har and office)"
+    normalise: Normalise = setting(
+        "auto", "whose mean and deviation scale a channel or column: none, fixed, pooled, federated, site (docs/data)"
     )
+    scale_mean: str = setting("", "normalise = fixed: what is subtracted from each channel or column, as 0.5,0.4,0.4")
+    scale_std: str = setting("", "normalise = fixed: what each channel or column is then divided by")
     channels: int = setting(3, "har: how many of its nine signals are read, body acceleration first", ge=1, le=9)
     standardise_audio: bool = setting(True, "audio: scale with the training part's mean and deviation, else raw dB")
     audio_augment: bool = setting(False, "audio: random padding, roll, frequency and time masks on training clips")

@@ -16,7 +16,6 @@ from fewfed.data.readers.holdout import hold_out
 from fewfed.data.readers.inputs import check_finite
 from fewfed.data.readers.labels import class_ids, group_ids
 from fewfed.data.readers.options import DataOptions, refuse_unusable
-from fewfed.data.transforms import Scaling
 from fewfed.errors import DataError
 
 
@@ -67,7 +66,7 @@ def own_dataset(
             test_groups={key: held for key, (_, held, _) in groups.items() if held is not None},
         )
     )
-    return _scaled(dataset, is_image, options, seed)
+    return _finished(dataset, is_image, options, seed)
 
 
 def _numbered_groups(key: str, parts: list[Part]) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
@@ -82,13 +81,12 @@ def _numbered_groups(key: str, parts: list[Part]) -> tuple[np.ndarray, np.ndarra
     return ids[: len(train)], ids[len(train) :], names
 
 
-def _scaled(dataset: Dataset, is_image: bool, options: DataOptions, seed: int) -> Dataset:
+def _finished(dataset: Dataset, is_image: bool, options: DataOptions, seed: int) -> Dataset:
     train, test = dataset.train, dataset.test
-    if is_image:
-        train_x, test_x = prepare.images(train.x, test.x, options, seed)
-    else:
-        train_x, test_x = prepare.arrays(train.x, test.x, Scaling.of(train.x) if options.normalise else None)
-    return dataclasses.replace(dataset, train=Examples(train_x, train.y), test=Examples(test_x, test.y))
+    if not is_image:
+        return dataclasses.replace(dataset, scaling=prepare.constants(train.x, options))
+    train_x, test_x, scaling = prepare.images(train.x, test.x, options, seed)
+    return dataclasses.replace(dataset.with_inputs(train_x, test_x), scaling=scaling)
 
 
 def _check_lengths(name: str, part: Part) -> None:
