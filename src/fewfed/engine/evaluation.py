@@ -14,8 +14,8 @@ from fewfed.engine import asking
 from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView
 from fewfed.engine.scoring import examined
-from fewfed.errors import ConfigError
-from fewfed.metric import metric_of
+from fewfed.errors import ConfigError, did_you_mean
+from fewfed.metric import METRICS, metric_of
 from fewfed.plan import Random
 from fewfed.task import Score
 
@@ -78,11 +78,12 @@ class Evaluate:
 
 def refuse_metric(job: Job, name: str) -> None:
     """Raise `ConfigError` unless the run can be judged by that metric."""
-    metric, has = metric_of(name), job.task.score_type.measures
-    kind = type(job.task).__name__.lower()
+    has, kind = job.task.score_type.measures, type(job.task).__name__.lower()
+    if name not in METRICS:
+        raise ConfigError(did_you_mean("metric", name, has))
     if name not in has:
         raise ConfigError(f"metric '{name}' is not measured in {kind}: expected one of {', '.join(has)}")
-    if metric.needs_all_rows:
+    if METRICS[name].needs_all_rows:
         for on, rows in (("test", job.federation.test), ("validation", job.federation.validation)):
             if len(rows) and len(torch.unique(rows.y)) < 2:
                 raise ConfigError(
