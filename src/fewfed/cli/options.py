@@ -44,6 +44,7 @@ FLAGS: Mapping[str, Flag] = {
     "start_from": Flag(str, "Folder of a finished run whose model is the first one."),
     "executor": Flag(str, "auto, sequential, workers or cuda."),
     "precision": Flag(str, "cuda: float32, tf32 or bf16.", "cuda.precision"),
+    "metric": Flag(str, "What is compared: accuracy, balanced_accuracy, macro_f1, auc, loss..."),
     "exact": Flag(bool, "No choices by timing, which change how numbers round."),
 }
 """Settings that have a flag of their own; every other one is set by --set."""

@@ -14,6 +14,7 @@ import typer
 from fewfed.cli import options as opt
 from fewfed.cli.show import RoundProgress, progress, say, warn
 from fewfed.errors import ConfigError, DataError
+from fewfed.metric import metric_of
 from fewfed.runs.api import resume as resume_run
 from fewfed.runs.config_file import ConfigFile
 from fewfed.runs.execute import execute
@@ -71,12 +72,13 @@ def lines_of(file: ConfigFile | None) -> Iterator[None]:
 
 
 def _tell(result: Result, as_json: bool) -> None:
-    accuracy = result.accuracy
+    found, shown = result.chosen, metric_of(result.metric).shown
+    of_which = "" if result.metric == "accuracy" else f"{metric_of(result.metric).title} "
     say(
         f"{result.method} ({result.preset}) on {result.data}, {result.split}, {result.clients} clients, "
-        f"seed {result.seed}: "
-        f"best {100 * accuracy.best:.2f} %, last {100 * accuracy.last:.2f} %, last 10 {100 * accuracy.last10:.2f} %"
-        + ("" if accuracy.best_validation is None else f", best validation {100 * accuracy.best_validation:.2f} %")
+        f"seed {result.seed}: {of_which}"
+        f"best {shown(found.best)}, last {shown(found.last)}, last 10 {shown(found.last10)}"
+        + ("" if found.best_validation is None else f", best validation {shown(found.best_validation)}")
     )
     say(
         f"{result.bytes['up'] / 1e6:.1f} MB up, {result.bytes['down'] / 1e6:.1f} MB down, {result.steps} steps, "

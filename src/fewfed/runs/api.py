@@ -80,7 +80,7 @@ def resume(
     path = Path(folder)
     opened, config = RunFolder.open(path)
     finished = opened.result()
-    if finished is not None and opened.has_model():  # A model that is lost is made again from the checkpoint.
+    if finished is not None and opened.is_whole():  # What is lost is made again from the checkpoint.
         return Result.from_json(finished)
     recorded = Resolved.from_json(config)
     if method:

@@ -20,6 +20,7 @@ from fewfed.engine.homes import Homes, SimulatedHomes
 from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.engine.records import PhaseRecord
 from fewfed.runs.executors import Surroundings, executor_for
+from fewfed.runs.final_scores import final_scores
 from fewfed.runs.folder import CONFIG, RunFolder, held
 from fewfed.runs.identity import machine, refuse_other_inputs, refuse_other_run, signature
 from fewfed.runs.prepare import Prepared
@@ -75,7 +76,7 @@ def _run_to_end(
     homes.restore(last.states, before.states)
     choices = remembered_choices(prepared, folder, comparison)
     executor = executor_for(prepared.resolved, job, homes, prepared.cohort, around, choices)
-    evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients)
+    evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients, experiment.metric)
     record = _Record(folder, experiment.checkpoint_seconds)
     holdings = Holdings.from_json(last.held)
     told: list[Event] = [Mended(what) for what in mended]
@@ -90,6 +91,7 @@ def _run_to_end(
             server=last.server,
             start=last.done,
         )
+        scores = final_scores(job, executor, final, experiment.evaluate_clients)
     except BaseException:  # Ctrl-C above all: the rounds that are finished need not be computed again.
         with contextlib.suppress(Exception):  # Whatever this runs into, the checkpoint before is still there.
             record.keep_finished_rounds()
@@ -97,7 +99,7 @@ def _run_to_end(
     finally:
         executor.close()
         homes.close()
-    summary = summarise(folder.metrics())
+    summary = summarise(folder.metrics(), experiment.metric)
     result = Result(
         method=prepared.resolved.chosen.method.label,
         preset=prepared.resolved.chosen.preset,
@@ -108,10 +110,11 @@ def _run_to_end(
         seed=experiment.seed,
         folder=str(folder.path),
         note=prepared.note,
+        metric=experiment.metric,
         **summary,
     )
     personal = job.method.personal_model
-    folder.finish(final if personal else asking.predictor(job, final, {}), result.as_json())
+    folder.finish(final if personal else asking.predictor(job, final, {}), scores, result.as_json())
     return result
 
 

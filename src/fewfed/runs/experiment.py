@@ -47,6 +47,7 @@ class Experiment:
     exact: bool = setting(False, "no choices by timing, which change how numbers round")
     evaluate_every: int = setting(1, "rounds between evaluations; the last round always is", ge=1)
     evaluate_clients: int = setting(20, "clients whose own models are scored where each has one; 0 = all", ge=0)
+    metric: str = setting("accuracy", "what is compared: accuracy, balanced_accuracy, macro_f1, auc, loss, dice ...")
     checkpoint_seconds: float = setting(15.0, "least time between two checkpoints", ge=0)
 
     def cohort_size(self, clients: int) -> int:

@@ -17,6 +17,7 @@ from fewfed.data.sources import load
 from fewfed.data.splits import BY_CLASS, RELEASED, DirichletOptions, Split, make_split, parse_rule, released_options
 from fewfed.data.validation import hold_back
 from fewfed.engine import asking
+from fewfed.engine.evaluation import refuse_metric
 from fewfed.engine.job import Job
 from fewfed.errors import ConfigError, concerning
 from fewfed.network import Network
@@ -97,6 +98,8 @@ def prepare(
     job = Job(method, net, _task(dataset), federation, training, plan)
     with concerning("method", resolved.spec):
         asking.check_fit(job)
+    with concerning("metric", experiment.metric):
+        refuse_metric(job, experiment.metric)
     for number in (0, experiment.rounds - 1):  # A method may refuse the epochs where it lays out a round.
         asking.phases(job, Clock(number, experiment.rounds, training.epochs))
     cohort = experiment.cohort_size(len(split))
