@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fewfed.cli.show import out
+from fewfed.cli.printing import out
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.methods.registry import registered
 from fewfed.report.catalogue import catalogue, entry, phase_text
