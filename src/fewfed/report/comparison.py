@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,13 +9,13 @@ from typing import Any
 
 from fewfed.engine import storage
 from fewfed.report.curves import plot_curves
+from fewfed.report.rendering import as_html, as_text
 from fewfed.report.table import Row, Spread, rich_table, rows, to_csv
 from fewfed.runs.cells import Update
 from fewfed.runs.comparison import Planned
 from fewfed.runs.results import Result, joined_notes
 
 TABLE, PICTURE = "table.csv", "curves.png"
-_WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -69,21 +67,12 @@ class Comparison:
         return self.folder / PICTURE
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(file=io.StringIO(), width=_WIDTH, highlight=False, color_system=None)
-        if self.named:
-            console.print(rich_table(self.rows, self.title))
-        for line in self._lines():
-            console.print(line, markup=False, soft_wrap=True)
-        written: str = console.file.getvalue()  # type: ignore[attr-defined]
-        return "\n".join(line.rstrip() for line in written.rstrip().splitlines())
+        return as_text(rich_table(self.rows, self.title) if self.named else None, self._lines())
 
     def _repr_html_(self) -> str:
         """For notebooks."""
         table = [{name: value for name, value in row.items() if name != "note"} for row in self.table]
-        parts = [html_table(table, self.title)] if self.named else []
-        return "\n".join([*parts, *(f"<p>{html.escape(line)}</p>" for line in self._lines())])
+        return as_html(table, self.title if table else "", self._lines())
 
     def _lines(self) -> list[str]:
         notes = [f"data: {self.notes}"] if self.notes else []
@@ -116,16 +105,3 @@ def plain(table: Sequence[Row]) -> list[dict[str, Any]]:
                 values[name] = value
         found.append(values)
     return found
-
-
-def html_table(table: Sequence[Mapping[str, Any]], title: str) -> str:
-    """Plain rows as HTML."""
-    columns = list(dict.fromkeys(name for row in table for name in row))
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-    body = ["".join(f"<td>{html.escape(_cell(row.get(name)))}</td>" for name in columns) for row in table]
-    lines = "\n".join(f"<tr>{cells}</tr>" for cells in body)
-    return f"<table>\n<caption>{html.escape(title)}</caption>\n<tr>{head}</tr>\n{lines}\n</table>"
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

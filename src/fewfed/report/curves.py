@@ -11,6 +11,9 @@ import numpy as np
 from fewfed.errors import ConfigError
 from fewfed.runs.folder import RunFolder
 
+Curve = Sequence[tuple[int, float]]
+"""Evaluated rounds and their accuracies."""
+
 
 def accuracy_curve(folder: Path) -> tuple[list[int], list[float]]:
     """Rounds and accuracies of one run."""
@@ -27,20 +30,30 @@ def require_matplotlib() -> None:
 def plot_curves(runs: Mapping[str, Sequence[Path]], path: Path, title: str) -> None:
     """Draw one line a method into a PNG, SVG or PDF."""
     require_matplotlib()
+    curves = {
+        method: [list(zip(*accuracy_curve(folder), strict=True)) for folder in folders]
+        for method, folders in runs.items()
+    }
+    draw_curves(curves, path, title)
+
+
+def draw_curves(curves: Mapping[str, Sequence[Curve]], path: Path, title: str) -> None:
+    """Draw one line a name: the mean over its curves, and the range between them."""
+    require_matplotlib()
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7.5, 4.5), constrained_layout=True)
-    for method, folders in runs.items():
-        curves = [accuracy_curve(folder) for folder in folders]
-        rounds = curves[0][0]
-        values = 100 * np.array([curve for _, curve in curves])
-        (line,) = axes.plot(rounds, values.mean(0), label=method)
+    for name, found in curves.items():
+        shortest = min(len(curve) for curve in found)
+        rounds = [round for round, _ in found[0][:shortest]]
+        values = 100 * np.array([[accuracy for _, accuracy in curve[:shortest]] for curve in found])
+        (line,) = axes.plot(rounds, values.mean(0), label=name)
         if len(values) > 1:
             axes.fill_between(rounds, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
-    seeds = max(len(folders) for folders in runs.values())
+    seeds = max((len(found) for found in curves.values()), default=1)
     axes.set_xlabel("round")
     axes.set_ylabel("test accuracy, %")
     axes.set_title(title)

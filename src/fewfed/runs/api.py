@@ -1,4 +1,4 @@
-"""The doors of the package: run a method, go on with a run that was stopped, compare methods."""
+"""The doors of the package: run a method, go on with a run that was stopped, compare methods, look at runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fewfed.runs.execute import continued, execute
 from fewfed.runs.executors import packing_for
 from fewfed.runs.experiment import Experiment, Resolved, layered
 from fewfed.runs.folder import RunFolder, refuse_existing
-from fewfed.runs.naming import default_folder
+from fewfed.runs.naming import DEFAULT_OUT, default_folder
 from fewfed.runs.prepare import prepare
 from fewfed.runs.results import Result
 from fewfed.runs.user_code import refuse_unknown, remember_named
@@ -31,6 +31,7 @@ from fewfed.training import Training
 
 if TYPE_CHECKING:
     from fewfed.report.comparison import Comparison
+    from fewfed.report.overview import Overview
 
 Named = Mapping[str, Any]
 """Settings by name, where a program need not make an object of them."""
@@ -157,6 +158,14 @@ def compare(
     if failure is not None and not comparison.named:
         raise RunError(failure[0])
     return comparison
+
+
+def show(*folders: Where) -> Overview:
+    """Runs on the disk as one table, finished or not: run folders, or folders with runs below them."""
+    from fewfed.report.overview import overview
+    from fewfed.report.survey import survey
+
+    return overview(survey([given.folder_of(folder, "folder") for folder in folders or (DEFAULT_OUT,)]))
 
 
 def _watched(title: str, rounds: int, wanted: bool | None, work: Callable[[list[Observer]], Result]) -> Result:
