@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fewfed.cli.check import check
 from fewfed.cli.compare import compare
 from fewfed.cli.data import data_app
 from fewfed.cli.diagnose import diagnose_app
@@ -30,6 +31,7 @@ app.command()(reproduce)
 app.command()(show)
 app.command("verify")(show_verdict)
 app.command("methods")(show_methods)
+app.command()(check)
 app.command("split")(show_split)
 app.add_typer(data_app, name="data")
 app.add_typer(diagnose_app, name="diagnose")
