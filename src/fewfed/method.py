@@ -206,6 +206,8 @@ class Method(Exchange):
     shared rows are mixed into batches."""
     corrects_drift: ClassVar[bool] = False
     """Whether it reaches the common optimum of unequal quadratics with several local steps, where FedAvg does not."""
+    another_aim: ClassVar[str] = ""
+    """Why it does not minimise the mean loss on the clients' rows as they are; empty where it does."""
 
     @property
     def label(self) -> str:

@@ -46,6 +46,10 @@ class Wrapper(Method):
         return self.inner.steps_differ
 
     @property
+    def another_aim(self) -> str:  # type: ignore[override]
+        return self.inner.another_aim
+
+    @property
     def needs_classes(self) -> bool:  # type: ignore[override]
         return self.inner.needs_classes
 

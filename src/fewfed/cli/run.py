@@ -12,9 +12,10 @@ from typing import Annotated
 import typer
 
 from fewfed.cli import options as opt
-from fewfed.cli.show import RoundProgress, progress, say, warn
+from fewfed.cli.printing import progress, say, warn
 from fewfed.errors import ConfigError, DataError
 from fewfed.metric import metric_of
+from fewfed.report.progress import RoundProgress
 from fewfed.runs.api import resume as resume_run
 from fewfed.runs.config_file import ConfigFile
 from fewfed.runs.execute import execute
@@ -42,9 +43,8 @@ def run(
         prepared = prepare(resolved)
     path = folder or default_folder(resolved)
     refuse_existing(path)
-    with progress() as bar:
-        task = bar.add_task(method, total=resolved.experiment.rounds, info="")
-        result = execute(prepared, path, [RoundProgress(bar, task)])
+    with progress(method, resolved.experiment.rounds) as display:
+        result = execute(prepared, path, [RoundProgress(display)])
     _tell(result, as_json)
 
 
@@ -56,9 +56,9 @@ def resume(
 ) -> None:
     """Continue a run that was stopped."""
     resolved = Resolved.from_json(RunFolder.open(folder)[1])
-    with progress() as bar:
-        task = bar.add_task(resolved.spec, total=resolved.experiment.rounds, info="")
-        result = resume_run(folder, method=method, executor=executor, observers=[RoundProgress(bar, task)])
+    with progress(resolved.spec, resolved.experiment.rounds) as display:
+        watching = [RoundProgress(display)]
+        result = resume_run(folder, method=method, executor=executor, observers=watching, progress=False)
     _tell(result, as_json)
 
 

@@ -35,6 +35,7 @@ class MoEx(LabelMixing):
         }
     )
     neutral = MappingProxyType({"q": 0.0})
+    another_aim = "it mixes the targets of rows whose inputs have opposite signs"
 
     lam: float = setting(0.9, "weight of a row's own label", ge=0, le=1)
     q: float = setting(0.5, "probability of the exchange, for each batch", ge=0, le=1)

@@ -48,7 +48,8 @@ def execute(
             refuse_other_run(path, prepared.resolved, prepared.inputs)
             folder, _ = RunFolder.open(path)
         else:
-            config = {**prepared.resolved.as_json(), "inputs": prepared.inputs}
+            label = prepared.job.method.label
+            config = {**prepared.resolved.as_json(), "label": label, "inputs": prepared.inputs}
             folder = RunFolder.create(path, config, prepared.manifest)
         remember_named(prepared.resolved.spec)
         around = Surroundings(shares_machine, comparison is not None)

@@ -16,12 +16,12 @@ from fewfed.engine.executors.registry import plugin, plugins
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.method import Method
 from fewfed.methods.registry import Chosen, choose
-from fewfed.settings import check, is_essential, make, setting
+from fewfed.settings import Known, check, is_essential, make, setting
 from fewfed.training import Training
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(Known):
     """Everything around the method and its local training."""
 
     data: str = setting("digits", "data set by name, or a path to your own")

@@ -84,14 +84,17 @@ def refuse_other_run(path: Path, resolved: Resolved, inputs: Mapping[str, Any]) 
     refuse_other_inputs(inputs, folder, config)
 
 
-def refuse_other_runs(runs: Iterable[tuple[Path, Resolved]]) -> None:
-    """The same for those of many runs that have been started. Files that they share are looked at once."""
+def refuse_other_runs(runs: Iterable[tuple[Path, Resolved]], own_data: str | None = None) -> None:
+    """The same for those of many runs that have been started. Files that they share are looked at once.
+
+    `own_data`: the digest of the user's own object, where the data are no file.
+    """
     known: dict[str, dict[str, Any]] = {}
     for path, resolved in runs:
         if (path / CONFIG).exists():
             key = f"{resolved.experiment.data} {resolved.experiment.split} {resolved.options} {resolved.spec}"
             if key not in known:
-                known[key] = sources_of(resolved)
+                known[key] = sources_of(resolved, own_data)
             refuse_other_run(path, resolved, known[key])
 
 

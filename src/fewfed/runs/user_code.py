@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import re
 from pathlib import Path
 
 from torch import nn
@@ -18,6 +17,7 @@ from fewfed.engine.own_folder import OwnFolder
 from fewfed.engine.storage import digest_of
 from fewfed.errors import ConfigError, RunError
 from fewfed.network import Network
+from fewfed.spelling import spelled
 
 _FOLDER = "named-code"
 _MOST_BYTES = 1 << 24
@@ -25,11 +25,7 @@ _MOST_BYTES = 1 << 24
 
 def method_files(spec: str) -> tuple[str, ...]:
     """The files in a method's name: `mixup(mine.py)` has one."""
-    inside = re.fullmatch(r"[^()]+\((.+)\)", spec.strip())
-    if inside:
-        return method_files(inside[1])
-    name = spec.strip().partition(":")[0]
-    return (name,) if name.endswith(".py") else ()
+    return spelled(spec).files
 
 
 def code_of(spec: str) -> list[str]:
