@@ -15,6 +15,7 @@ from fewfed.cli.reproduce import reproduce
 from fewfed.cli.run import resume, run
 from fewfed.cli.show import show
 from fewfed.cli.split import show_split
+from fewfed.cli.tune import tune
 from fewfed.cli.verify import show_verdict
 from fewfed.version import __version__
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(compare)
+app.command()(tune)
 app.command()(resume)
 app.command()(reproduce)
 app.command()(show)

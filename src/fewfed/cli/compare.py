@@ -47,7 +47,8 @@ def compare(
         say(packing.why)
     comparison = compared(runs, endings)
     if comparison.named:
-        _show(comparison, plot)
+        show_comparison(comparison, plot)
+        say("not tuned: beside what you set, methods have their default settings; 'fewfed tune' searches for all alike")
     if as_json:
         print(json.dumps({"folder": str(comparison.folder), "runs": [each.as_json() for each in comparison.results],
                           "failed": dict(comparison.failed)}))  # fmt: skip
@@ -55,7 +56,7 @@ def compare(
         raise error
 
 
-def _show(comparison: Comparison, plot: bool) -> None:
+def show_comparison(comparison: Comparison, plot: bool) -> None:
     out.print(rich_table(comparison.rows, comparison.title))
     if comparison.notes:
         say(f"data: {comparison.notes}")

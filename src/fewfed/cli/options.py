@@ -100,6 +100,14 @@ def gather(config: Path | None, sets: list[str] | None, flags: Mapping[str, Any]
     return Given({**kept, **stronger}, file.without(stronger) if file else None)
 
 
+def number(name: str, value: Any) -> float:
+    """A setting that a command needs before an experiment is made of it."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} = '{value}': expected a number", key=name) from None
+
+
 def _parameter(name: str, flag: Flag) -> inspect.Parameter:
     hint = Annotated[flag.kind | None, typer.Option(f"--{name.replace('_', '-')}", help=flag.help)]  # type: ignore[name-defined]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,8 @@ def planned(methods: Sequence[str], values: Mapping[str, Any], seeds: int, root:
     _refuse_unused(bases, values)
     cells: list[Cell] = []
     for spec in methods:
-        first = resolve(spec, _own_values(spec, bases[spec], values))
-        label = _unused(file_name(labels[spec]), {cell.name.rpartition("-")[0] for cell in cells})
+        first = resolve(spec, values_for(spec, values))
+        label = unused(file_name(labels[spec]), {cell.name.rpartition("-")[0] for cell in cells})
         for seed in range(first.experiment.seed, first.experiment.seed + seeds):
             name = f"{label}-seed{seed}"
             experiment = dataclasses.replace(first.experiment, seed=seed)
@@ -78,16 +78,17 @@ def planned(methods: Sequence[str], values: Mapping[str, Any], seeds: int, root:
     return Planned(tuple(cells), labels, root, own)
 
 
-def _unused(name: str, used: set[str]) -> str:
-    """The name, with a number where another method's folders are called the same."""
+def unused(name: str, used: Container[str]) -> str:
+    """The name, with a number where other folders are called the same."""
     number, found = 2, name
     while found in used:
         found, number = f"{name}-{number}", number + 1
     return found
 
 
-def _own_values(spec: str, base: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that concern one of several methods: common ones, its own fields, and `base.field` ones."""
+def values_for(spec: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that concern one of several methods: common ones, its own fields, and `name.field` ones."""
+    base = own_name(spec)
     mine: dict[str, Any] = {}
     for name, value in values.items():
         owner, _, field = name.partition(".")
