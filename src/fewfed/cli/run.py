@@ -50,6 +50,7 @@ def run(
 def resume(
     folder: Path,
     method: Annotated[str, typer.Option(help="The run's method again, where it is a file you have not run yet.")] = "",
+    network: Annotated[str, typer.Option(help="The run's network again, where it is such a file.")] = "",
     executor: Annotated[str, typer.Option(help="Another executor than the run had.")] = "",
     as_json: opt.AsJson = False,
 ) -> None:
@@ -57,7 +58,8 @@ def resume(
     resolved = Resolved.from_json(RunFolder.open(folder)[1])
     with progress() as bar:
         task = bar.add_task(resolved.spec, total=resolved.experiment.rounds, info="")
-        result = resume_run(folder, method=method, executor=executor, observers=[RoundProgress(bar, task)])
+        watch = [RoundProgress(bar, task)]
+        result = resume_run(folder, method=method, network=network or None, executor=executor, observers=watch)
     _tell(result, as_json)
 
 

@@ -29,6 +29,7 @@ class FedRS(FedAvg):
     family = "local objective"
     paper = "Li and Zhan, FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data, 2021"
     needs_classes = True
+    needs_stages = True
     presets = MappingProxyType({"released": Preset({"scale": "graded", "bias": False})})
     neutral = MappingProxyType({"alpha": 1.0})
 

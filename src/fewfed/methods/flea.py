@@ -58,6 +58,8 @@ class FLea(FedAvg):
     bn_refresh: bool = setting(False, "an unmixed forward each step, so that BatchNorm sees unmixed features too")
 
     def check(self, setup: Setup) -> None:
+        if self.cut != cuts.INPUT:
+            setup.net.require_stages(f"method '{self.name}'")
         self.position(setup.net)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:

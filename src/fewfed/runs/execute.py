@@ -48,7 +48,7 @@ def execute(
         else:
             config = {**prepared.resolved.as_json(), "inputs": prepared.inputs}
             folder = RunFolder.create(path, config, prepared.manifest)
-        remember_named(prepared.resolved.spec)
+        remember_named(prepared.resolved)
         around = Surroundings(shares_machine, comparison is not None)
         return _run_to_end(prepared, folder, observers, around, comparison)
 
