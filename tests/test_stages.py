@@ -174,6 +174,15 @@ def plain(own: Any, x: Tensor) -> Any:
     return own.last(own.first(x).flatten(1))
 
 
+class Alone(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.weight
+
+
 class Overwrites(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.mul_(2)
@@ -187,7 +196,7 @@ ONE_PIECE: dict[str, Callable[[], nn.Module]] = {
     "a child applied twice": lambda: net(twice, first=conv(1, 1), last=nn.Linear(64, 10)),
     "children defined in another order": lambda: net(plain, last=nn.Linear(64, 10), first=conv(1, 1)),
     "a child that is not used": lambda: net(plain, first=conv(1, 1), unused=nn.Tanh(), last=nn.Linear(64, 10)),
-    "no children": lambda: net(lambda own, x: x.flatten(1)[:, :10] + 1),
+    "no children": lambda: Alone(),
     "a stage that changes its input": lambda: nn.Sequential(conv(), Overwrites(), nn.Flatten(), nn.Linear(192, 10)),
     "transformer tokens": lambda: net(
         lambda own, x: own.head(own.body(torch.cat([x.flatten(2).mT, x.flatten(2).mT], 1).expand(-1, -1, 4))[:, 0]),

@@ -68,7 +68,10 @@ class Network:
         if isinstance(module, Network):
             return module
         stages, source = take_apart(module, name, example)
-        return cls(name, stages, cut, source)
+        made = cls(name, stages, cut, source)
+        if not any(leaf.trained for leaf in made._leaves):
+            raise ConfigError(f"network '{name}' has nothing to train: expected parameters that are not all frozen")
+        return made
 
     @property
     def one_piece(self) -> str:

@@ -52,8 +52,8 @@ def network_file(network: str) -> str | None:
 
 def network_code(own: nn.Module | Network) -> list[str]:
     """A digest of the source of every class in a user's own network that is neither torch's nor ours."""
-    modules = [own] if isinstance(own, nn.Module) else [own.module(stage) for stage in own.stages]
-    classes = {type(part) for module in modules for part in module.modules()}
+    net = own if isinstance(own, Network) else Network.of(own)
+    classes = {type(part) for stage in net.stages for part in net.module(stage).modules()}
     foreign = {cls for cls in classes if cls.__module__.split(".")[0] not in ("torch", "fewfed")}
     return sorted(digest_of(_source(cls).encode()) for cls in foreign)
 
