@@ -199,6 +199,8 @@ class Method(Exchange):
     """Why a client takes another number of steps than under FedAvg; empty where it does not."""
     needs_classes: ClassVar[bool] = False
     """Whether labels must be classes."""
+    needs_stages: ClassVar[bool] = False
+    """Whether it always looks between the stages of the network, or at one of them, so that there must be several."""
     neutral: ClassVar[Mapping[str, Any] | None] = None
     """Hyper-parameters with which the method is exactly FedAvg; None where there are none."""
     mixes: ClassVar[tuple[str, str] | None] = None

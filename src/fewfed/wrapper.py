@@ -53,6 +53,10 @@ class Wrapper(Method):
     def needs_classes(self) -> bool:  # type: ignore[override]
         return self.inner.needs_classes
 
+    @property
+    def needs_stages(self) -> bool:  # type: ignore[override]
+        return self.inner.needs_stages
+
     def check(self, setup: Setup) -> None:
         self.inner.check(setup)
 

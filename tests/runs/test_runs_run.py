@@ -336,7 +336,7 @@ def test_own_data_is_checked(data: Dataset, mention: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("network", "mention"),
     [
-        (nn.Linear(4, 3), "expected an nn.Sequential, or a module with an attribute 'stages'"),
+        (nn.Linear(4, 3), r"answers one input with \(1, 1, 3\)"),
         (nn.Sequential(nn.Flatten(), nn.Linear(5, 3)), r"cannot take inputs of shape \(1, 4\)"),
         (nn.Sequential(nn.Flatten(), nn.Linear(4, 7)), r"expected \(1, 3\), a score a class"),
         (nn.Sequential(nn.Linear(4, 3)), r"answers one input with \(1, 1, 3\)"),

@@ -65,7 +65,7 @@ def exposure(folder: Path, as_json: opt.AsJson = False) -> None:
     """The part of all client pairs (i, j) of which j has received rows of i, after each round of a run."""
     run, config = RunFolder.open(folder)
     resolved = Resolved.from_json(config)
-    refuse_unknown(resolved.spec, folder)
+    refuse_unknown(resolved, folder)
     prepared = prepare(resolved)
     # A run that is still going on has come as far as its metrics; one without any is shown as it is planned.
     count = len(run.metrics()) or resolved.experiment.rounds

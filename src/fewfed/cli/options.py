@@ -40,7 +40,7 @@ FLAGS: Mapping[str, Flag] = {
     "lr": Flag(float, "Learning rate of the first round."),
     "weighting": Flag(str, "What clients weigh in means: samples or uniform."),
     "seed": Flag(int, "Seed of everything random."),
-    "network": Flag(str, "Network by name; auto = the papers' choice."),
+    "network": Flag(str, "Network by name, or your own as net.py:build; auto = the papers' choice."),
     "start_from": Flag(str, "Folder of a finished run whose model is the first one."),
     "executor": Flag(str, "auto, sequential, workers or cuda."),
     "precision": Flag(str, "cuda: float32, tf32 or bf16.", "cuda.precision"),

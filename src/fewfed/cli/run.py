@@ -51,6 +51,7 @@ def run(
 def resume(
     folder: Path,
     method: Annotated[str, typer.Option(help="The run's method again, where it is a file you have not run yet.")] = "",
+    network: Annotated[str, typer.Option(help="The run's network again, where it is such a file.")] = "",
     executor: Annotated[str, typer.Option(help="Another executor than the run had.")] = "",
     as_json: opt.AsJson = False,
 ) -> None:
@@ -58,7 +59,9 @@ def resume(
     resolved = Resolved.from_json(RunFolder.open(folder)[1])
     with progress(resolved.spec, resolved.experiment.rounds) as display:
         watching = [RoundProgress(display)]
-        result = resume_run(folder, method=method, executor=executor, observers=watching, progress=False)
+        result = resume_run(
+            folder, method=method, network=network or None, executor=executor, observers=watching, progress=False
+        )
     _tell(result, as_json)
 
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.util
-import os
 import pkgutil
-import sys
 import typing
-import zlib
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from fewfed import methods as package
 from fewfed.changed import FUNCTIONS, hint, refuse_old_functions
+from fewfed.code_file import run_file
 from fewfed.errors import ConfigError, FewfedError, did_you_mean, told
 from fewfed.method import Method, Preset
 from fewfed.settings import make
 from fewfed.spelling import Spelled, spelled
+
+EXPECTED = "a Python file that defines one method"
+"""What a file is that names a method."""
 
 
 @dataclass(frozen=True)
@@ -135,37 +134,17 @@ def _lookup(name: str) -> type[Method]:
 
 
 def _from_file(path: str) -> type[Method]:
-    file = Path(path)
-    if not _is_file(file):
-        raise ConfigError(f"there is no method file '{path}': expected a Python file that defines one method")
-    # A name of its own for each file: two may be called the same, in different folders.
-    module_name = f"fewfed_user_method_{file.stem}_{zlib.crc32(os.fsencode(file.absolute())):08x}"
-    spec = importlib.util.spec_from_file_location(module_name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Registered by name, as the import system does: dataclasses look their module up there.
-    sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # Also `sys.exit()`, which a script may end with.
-        why = told(error) + (hint(error) if isinstance(error, Exception) else "")
-        raise ConfigError(f"method file '{path}' cannot be loaded: {why}") from error
+        module = run_file(path, "method", EXPECTED)
+    except ConfigError as error:
+        cause = error.__cause__
+        raise ConfigError(f"{error}{hint(cause) if isinstance(cause, Exception) else ''}") from cause
     found = _methods_in(module)
     if len(found) != 1:
         raise ConfigError(f"'{path}' defines {len(found)} methods: expected one subclass of Method with a name")
     _refuse_odd_class(found[0], path)
     refuse_old_functions(found[0], path)
     return found[0]
-
-
-def _is_file(file: Path) -> bool:
-    try:
-        return file.is_file()
-    except (OSError, ValueError):  # A name that no file can have.
-        return False
 
 
 def _refuse_odd_class(cls: type[Method], path: str) -> None:

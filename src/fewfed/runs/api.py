@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,8 @@ def run(
 ) -> Result:
     """Run one method. `values` are its hyper-parameters; `data` and `network` may be your own objects.
 
+    `network` may be any `nn.Module`, or what `Experiment(network=...)` takes: a name, or a file as in "net.py:build".
+
     Fields that `training` does not name are the method's own (`Training(epochs=2)` leaves SCAFFOLD its plain SGD).
     `executor` is a name, or an executor's options, such as `fewfed.engine.executors.cuda.options.Options(streams=4)`.
     `progress` is shown on a terminal and in notebooks; True shows it wherever the program runs, False nowhere.
@@ -74,7 +77,7 @@ def resume(
     folder: Where,
     *,
     data: Dataset | None = None,
-    network: nn.Module | Network | None = None,
+    network: nn.Module | Network | Where | None = None,
     method: Where = "",
     executor: str = "",
     observers: Sequence[Observer] = (),
@@ -83,7 +86,8 @@ def resume(
     """Continue a run that was stopped; a finished one is returned as it is. Own data and networks are given again.
 
     `method`: the run's method, named again. Needed where it is a file that you have not run before, since a folder
-    from somebody else must not decide which code runs here; or where that file lies elsewhere by now.
+    from somebody else must not decide which code runs here; or where that file lies elsewhere by now. The same goes for
+    `network` where the run's network is a file.
     `executor`: another one than the run had, where this machine lacks that. `progress`: as in `run`.
     """
     path, spec, watching = given.folder_of(folder, "folder"), given.method_of(method), given.observers_of(observers)
@@ -97,13 +101,12 @@ def resume(
     if finished is not None and opened.is_whole():  # What is lost is made again from the checkpoint.
         return Result.from_json(finished)
     recorded = Resolved.from_json(config)
-    if spec:
-        recorded = recorded.named(spec)
-    else:
-        refuse_unknown(recorded.spec, path)
+    name = os.fspath(network) if isinstance(network, (str, PathLike)) else ""
+    recorded = recorded.named(spec) if spec else recorded
+    recorded = recorded.with_network(name) if name else recorded
+    refuse_unknown(recorded, path, [kind for kind, said in (("method", spec), ("network", name)) if said])
     prepared = prepare(recorded.on(executor) if executor else recorded, data=own.data, network=own.network)
-    if spec:
-        remember_named(spec)
+    remember_named(recorded)
     rounds = recorded.experiment.rounds
     return _watched(recorded.spec, rounds, shown, lambda seen: continued(prepared, path, [*watching, *seen]))
 

@@ -51,7 +51,7 @@ def execute(
             label = prepared.job.method.label
             config = {**prepared.resolved.as_json(), "label": label, "inputs": prepared.inputs}
             folder = RunFolder.create(path, config, prepared.manifest)
-        remember_named(prepared.resolved.spec)
+        remember_named(prepared.resolved)
         around = Surroundings(shares_machine, comparison is not None)
         return _run_to_end(prepared, folder, observers, around, comparison)
 

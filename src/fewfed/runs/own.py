@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fewfed.data.examples import Dataset
-from fewfed.network import Network
+from fewfed.network import OWN, Network
 from fewfed.runs.experiment import Experiment
 
 
@@ -24,8 +24,8 @@ class Own:
         if self.data is not None:
             experiment = dataclasses.replace(experiment, data=self.data.name)
         if self.network is not None:
-            net = self.network if isinstance(self.network, Network) else Network.of(self.network)
-            experiment = dataclasses.replace(experiment, network=net.name)
+            name = self.network.name if isinstance(self.network, Network) else OWN
+            experiment = dataclasses.replace(experiment, network=name)
         return experiment
 
 

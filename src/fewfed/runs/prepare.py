@@ -19,6 +19,7 @@ from fewfed.data.validation import hold_back
 from fewfed.engine import asking
 from fewfed.engine.evaluation import refuse_metric
 from fewfed.engine.job import Job
+from fewfed.engine.threads import one_thread
 from fewfed.errors import ConfigError, concerning
 from fewfed.network import Network
 from fewfed.phase import Clock
@@ -179,14 +180,16 @@ def _task(dataset: Dataset) -> Task:
 
 def _network(experiment: Experiment, dataset: Dataset, own: nn.Module | Network | None) -> Network:
     if own is not None:
-        return own if isinstance(own, Network) else Network.of(own)
+        with one_thread():
+            return own if isinstance(own, Network) else Network.of(own, example=dataset.train.x)
     name = experiment.network
     if name == "auto" and dataset.task == "segmentation":
         name = "unet"
     elif name == "auto":
         name = networks.default_for(dataset.name, dataset.shape)
     weights = int(Random(experiment.seed, "weights").integers(2**31, 1))
-    return networks.build(name, dataset.shape, dataset.classes, weights)
+    with one_thread():
+        return networks.build(name, dataset.shape, dataset.classes, weights, dataset.train.x)
 
 
 def _refuse_unfit_network(net: Network, dataset: Dataset) -> None:
