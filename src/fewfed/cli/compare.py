@@ -12,6 +12,7 @@ import typer
 
 from fewfed.cli import options as opt
 from fewfed.cli.faults import explained_in_run, failed_runs
+from fewfed.cli.reading import tell_reading
 from fewfed.cli.run import lines_of
 from fewfed.cli.show import cell_reporter, out, progress, say
 from fewfed.engine import storage
@@ -19,12 +20,12 @@ from fewfed.engine.executors.registry import plugins
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.report.curves import plot_curves, require_matplotlib
 from fewfed.report.table import rich_table, rows, to_csv
-from fewfed.runs.cells import Cell, run_cells
+from fewfed.runs.cells import Cell, LoadedData, run_cells
 from fewfed.runs.executors import packing_for, refuse_inexact
 from fewfed.runs.experiment import accepts, known_fields, resolve
 from fewfed.runs.identity import refuse_other_runs
 from fewfed.runs.naming import DEFAULT_OUT
-from fewfed.runs.prepare import prepare
+from fewfed.runs.prepare import prepare, settled
 from fewfed.runs.results import Result, joined_notes
 
 _PARTS = ("experiment", "training", "data_options")
@@ -55,11 +56,14 @@ def compare(
     root = folder or DEFAULT_OUT / "compare"
     with lines_of(given.file):
         _refuse_unused(names, given.values)
-        cells = [cell for name in names for cell in _cells(root, name, _own(name, given.values), count)]
+        loaded = LoadedData()
+        cells = [cell for name in names for cell in _cells(root, name, _own(name, given.values), count, loaded)]
         refuse_other_runs((cell.folder, cell.resolved) for cell in cells)
         for name in names:  # Everything that can be wrong is found before anything is written.
-            prepared = prepare(next(cell.resolved for cell in cells if cell.resolved.spec == name))
+            first = next(cell.resolved for cell in cells if cell.resolved.spec == name)
+            prepared = prepare(first, loaded=loaded.of(first))
             refuse_inexact(prepared.resolved, prepared.cohort)
+    tell_reading(prepared.reading)
     rounds = cells[0].resolved.experiment.rounds
     with progress() as bar:
         report = cell_reporter(bar, len(cells), rounds)
@@ -73,13 +77,16 @@ def compare(
         _show_comparison(results, root, plot)
     if as_json:
         print(json.dumps({"folder": str(root), "runs": [result.as_json() for _, result in results],
-                          "failed": {update.cell.name: update.error for update in failed}}))  # fmt: skip
+                          "failed": {update.cell.name: update.error for update in failed},
+                          **({"reading": prepared.reading.as_json()} if prepared.reading else {})}))  # fmt: skip
     if error := failed_runs(endings, "runs"):
         raise error
 
 
-def _cells(root: Path, method: str, values: dict[str, Any], seeds: int) -> list[Cell]:
+def _cells(root: Path, method: str, values: dict[str, Any], seeds: int, loaded: LoadedData) -> list[Cell]:
     first = resolve(method, values)
+    if not first.experiment.is_settled:  # Sites are the same for all seeds.
+        first = settled(first, loaded.of(first))
     label = re.sub(r"[^A-Za-z0-9_.]+", "-", method).strip("-")
     made = []
     for seed in range(first.experiment.seed, first.experiment.seed + seeds):

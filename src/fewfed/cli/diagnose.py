@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fewfed.cli import options as opt
+from fewfed.cli.reading import tell_reading
 from fewfed.cli.run import lines_of
 from fewfed.cli.show import RoundProgress, out, progress, say
 from fewfed.diagnostics.exposure import expected_exposure, exposure_curve
@@ -81,7 +82,7 @@ def exposure(folder: Path, as_json: opt.AsJson = False) -> None:
         print(json.dumps({"folder": str(folder), "method": resolved.spec, "exposure": curve}))
 
 
-_FLAGS = ("data", "split", "clients", "cohort", "rounds", "epochs", "batch", "seed", "network")
+_FLAGS = (*opt.DATA_FLAGS, "split", "clients", "cohort", "rounds", "epochs", "batch", "seed", "network")
 
 
 @diagnose_app.command()
@@ -149,11 +150,12 @@ class _Picture:
 
 def _run(method: str, given: opt.Given, folder: Path | None, observers: list[Observer]) -> Path:
     with lines_of(given.file):
-        resolved = resolve(method, {"experiment.rounds": _SHORT, **given.values})
-        prepared: Prepared = prepare(resolved)
+        prepared: Prepared = prepare(resolve(method, {"experiment.rounds": _SHORT, **given.values}))
         refuse_unrepeatable(prepared.job)
+    resolved = prepared.resolved
     place = folder or default_folder(resolved)
     refuse_existing(place)
+    tell_reading(prepared.reading)
     with progress() as bar:
         task = bar.add_task(method, total=resolved.experiment.rounds, info="")
         execute(prepared, place, [*observers, RoundProgress(bar, task)])

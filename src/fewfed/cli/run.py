@@ -12,7 +12,9 @@ from typing import Annotated
 import typer
 
 from fewfed.cli import options as opt
+from fewfed.cli.reading import tell_reading
 from fewfed.cli.show import RoundProgress, progress, say, warn
+from fewfed.data.reading import Reading
 from fewfed.errors import ConfigError, DataError
 from fewfed.runs.api import resume as resume_run
 from fewfed.runs.config_file import ConfigFile
@@ -37,14 +39,14 @@ def run(
             raise ConfigError("which method? Name one, as in 'fewfed run flea', or give it in the TOML file")
         method = given.file.methods[0]
     with lines_of(given.file):
-        resolved = resolve(method, given.values)
-        prepared = prepare(resolved)
-    path = folder or default_folder(resolved)
+        prepared = prepare(resolve(method, given.values))
+    path = folder or default_folder(prepared.resolved)
     refuse_existing(path)
+    tell_reading(prepared.reading)
     with progress() as bar:
-        task = bar.add_task(method, total=resolved.experiment.rounds, info="")
+        task = bar.add_task(method, total=prepared.resolved.experiment.rounds, info="")
         result = execute(prepared, path, [RoundProgress(bar, task)])
-    _tell(result, as_json)
+    _tell(result, as_json, prepared.reading)
 
 
 def resume(
@@ -70,7 +72,7 @@ def lines_of(file: ConfigFile | None) -> Iterator[None]:
         raise (file.explain(error) if file else error) from None
 
 
-def _tell(result: Result, as_json: bool) -> None:
+def _tell(result: Result, as_json: bool, reading: Reading | None = None) -> None:
     accuracy = result.accuracy
     say(
         f"{result.method} ({result.preset}) on {result.data}, {result.split}, {result.clients} clients, "
@@ -88,4 +90,4 @@ def _tell(result: Result, as_json: bool) -> None:
         warn(f"{result.failed} turns of clients were left out: metrics.jsonl says which and why")
     if as_json:
         sys.stdout.flush()
-        print(json.dumps(result.as_json()))
+        print(json.dumps({**result.as_json(), **({"reading": reading.as_json()} if reading else {})}))

@@ -57,7 +57,7 @@ def run(
     stated = training.stated() if training else {}
     resolved = layered(method, values or {}, experiment, stated, options or DataOptions(), executors)
     prepared = prepare(resolved, data=None if data is None else checked(data), network=network)
-    path = Path(out) if out else default_folder(resolved)
+    path = Path(out) if out else default_folder(prepared.resolved)
     refuse_existing(path)
     return execute(prepared, path, observers)
 

@@ -22,14 +22,13 @@ import torch
 
 from fewfed import processes
 from fewfed.data.examples import Dataset
-from fewfed.data.sources import load
 from fewfed.engine.loop import RoundView
 from fewfed.errors import FewfedError, told
 from fewfed.runs.execute import execute
 from fewfed.runs.experiment import Resolved
 from fewfed.runs.folder import RunFolder
 from fewfed.runs.packing import Packing
-from fewfed.runs.prepare import prepare
+from fewfed.runs.prepare import data_of, prepare
 from fewfed.runs.results import Result
 
 Explain = Callable[[BaseException], tuple[str, bool]]
@@ -84,8 +83,8 @@ _Starter = Callable[[Cell, Dataset], _Child]
 
 
 @dataclass
-class _Data:
-    """Data sets that children find in memory already; the last few are kept."""
+class LoadedData:
+    """Data sets that are in memory already, for children to find them there; the last few are kept."""
 
     kept: dict[str, Dataset] = field(default_factory=dict)
 
@@ -94,7 +93,7 @@ class _Data:
         if key not in self.kept:
             while len(self.kept) >= 3:
                 self.kept.pop(next(iter(self.kept)))
-            self.kept[key] = load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)
+            self.kept[key] = data_of(resolved)
         return self.kept[key]
 
 
@@ -164,7 +163,7 @@ def _run_all(
     waiting: list[Cell], packing: Packing, start: _Starter, children: list[_Child], until: float
 ) -> Iterator[Update]:
     """`children`: those that go on, at any time."""
-    data = _Data()
+    data = LoadedData()
     queue = list(waiting)
     while (queue or children) and time.monotonic() < until:
         while queue and packing.may_start():
