@@ -18,7 +18,7 @@ from fewfed.engine.loop import Observer
 from fewfed.errors import ConfigError, RunError
 from fewfed.network import Network
 from fewfed.runs import given
-from fewfed.runs.cells import failure_of
+from fewfed.runs.cells import LoadedData, failure_of
 from fewfed.runs.comparison import DEFAULT_FOLDER, planned
 from fewfed.runs.execute import continued, execute
 from fewfed.runs.executors import packing_for
@@ -68,7 +68,7 @@ def run(
     stated, chosen = given.training_of(training), given.options_of(options)
     resolved = layered(spec, given.values_of(values), described, stated, chosen, executors)
     prepared = prepare(resolved, data=own.data, network=own.network)
-    path = given.folder_of(out, "out") if out else default_folder(resolved)
+    path = given.folder_of(out, "out") if out else default_folder(prepared.resolved)
     refuse_existing(path)
     return _watched(spec, resolved.experiment.rounds, shown, lambda seen: execute(prepared, path, [*watching, *seen]))
 
@@ -152,7 +152,7 @@ def compare(
         **given.values_of(values),
     }
     root = given.folder_of(out, "out") if out else DEFAULT_FOLDER
-    runs = planned(specs, flat, count, root, own)
+    runs = planned(specs, flat, count, root, LoadedData(own))
     runs.refuse_unready()
     _refuse_busy_gpu(described.executor)
     with display(f"{len(runs.cells)} runs", len(runs.cells) * runs.rounds, shown) as seen:
