@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from fewfed.data.examples import Dataset, Examples
 from fewfed.data.fingerprint import fingerprint
 from fewfed.data.readers.holdout import hold_out, hold_out_within
 from fewfed.data.readers.options import DataOptions
@@ -246,3 +247,10 @@ def test_labels_and_rows_of_plain_files_are_as_they_were(tmp_path: Path) -> None
     kept, held = hold_out(y, 0.2, 4)
     assert torch.equal(found.train.x.flatten(), torch.tensor(kept).float())
     assert torch.equal(found.test.y, torch.tensor(y[held]))
+
+
+def test_sites_of_data_made_in_python_are_the_clients() -> None:
+    rows = Examples(torch.arange(12.0)[:, None], torch.arange(12) % 2)
+    own = Dataset("mine", rows, rows, 2, groups={"client": np.arange(12) % 3, "domain": np.arange(12) % 2})
+    experiment = prepare(resolve("fedavg", {"data": "mine"}), data=own).resolved.experiment
+    assert (experiment.split, experiment.clients, experiment.cohort) == ("client", 3, 3.0)

@@ -333,6 +333,8 @@ def test_another_file_is_the_test_part(tmp_path: Path) -> None:
     assert (found.reading.test_part, found.reading.test_from) == ("file", "later.parquet")
     assert found.reading.unknown == (MissingCells("c", 1),)
     assert LeftOut("more", "not in training") in found.reading.left_out
+    write(test, {**other, "y": ["q", "Q"]})
+    refused(train, "has 1 rows of a class 'Q' that the training rows lack", test_data=str(test))
     write(test, {"y": ["q", "p"], "a": [7, 8]})
     refused(train, "has no column 'c', which the training rows have", test_data=str(test))
     refused(train, "there is no file or folder", test_data=str(tmp_path / "none.csv"))
