@@ -14,7 +14,7 @@ from fewfed.data.examples import Dataset, Examples, checked
 from fewfed.data.readers import prepare
 from fewfed.data.readers.holdout import hold_out, hold_out_within
 from fewfed.data.readers.inputs import check_finite
-from fewfed.data.readers.labels import class_ids, group_ids
+from fewfed.data.readers.labels import Labels, class_ids, group_ids
 from fewfed.data.readers.missing import Masks, refuse_lost_sites, rows_used
 from fewfed.data.readers.options import DataOptions, refuse_unusable
 from fewfed.data.readers.own_rows import Part, Rows
@@ -35,6 +35,8 @@ def own_dataset(name: str, rows: Rows, options: DataOptions, seed: int) -> Datas
         check_finite(name, part.x, missing=options.missing == "mean")
     labels = class_ids(name, [part.y for part in rows.parts], options.classes, rows.class_names)
     numbered = [dataclasses.replace(part, y=ids) for part, ids in zip(rows.parts, labels.parts, strict=True)]
+    if options.test_data and not options.classes:
+        _refuse_new_classes(numbered, labels, options)
     grouping = next((group for group in GROUPS if group in numbered[0].groups), "")
     parts, reading = _with_test_part(name, numbered, grouping, rows.reading, options, seed)
     groups = {key: _numbered_groups(key, parts) for key in parts[0].groups}
@@ -64,6 +66,17 @@ def with_counts(dataset: Dataset, reading: Reading, grouping: str) -> Dataset:
         sites = counts(dataset.groups[grouping], dataset.test_groups.get(grouping), names)
     classes = (dataset.train.y.numpy(), dataset.test.y.numpy(), dataset.split_names)
     return dataclasses.replace(dataset, reading=reading.counted(classes, grouping, sites))
+
+
+def _refuse_new_classes(parts: Sequence[Part], labels: Labels, options: DataOptions) -> None:
+    """Raise where another file has a class that no training row has: it may well be a slip of the pen."""
+    new = sorted(set(parts[1].y.tolist()) - set(parts[0].y.tolist()))
+    if new:
+        name = labels.names[new[0]] if labels.names else str(new[0])
+        raise DataError(
+            f"{options.test_data} has {int((parts[1].y == new[0]).sum())} rows of a class '{name}' that the training "
+            "rows lack: expected the same classes"
+        )
 
 
 def _without_holes(name: str, rows: Rows) -> Rows:
