@@ -14,6 +14,7 @@ import typer
 from fewfed.cli import options as opt
 from fewfed.cli.printing import progress, say, warn
 from fewfed.errors import ConfigError, DataError
+from fewfed.methods.registry import label_of
 from fewfed.report.progress import RoundProgress
 from fewfed.runs.api import resume as resume_run
 from fewfed.runs.config_file import ConfigFile
@@ -42,7 +43,7 @@ def run(
         prepared = prepare(resolved)
     path = folder or default_folder(resolved)
     refuse_existing(path)
-    with progress(method, resolved.experiment.rounds) as display:
+    with progress(label_of(method), resolved.experiment.rounds) as display:
         result = execute(prepared, path, [RoundProgress(display)])
     _tell(result, as_json)
 
@@ -54,8 +55,9 @@ def resume(
     as_json: opt.AsJson = False,
 ) -> None:
     """Continue a run that was stopped."""
-    resolved = Resolved.from_json(RunFolder.open(folder)[1])
-    with progress(resolved.spec, resolved.experiment.rounds) as display:
+    config = RunFolder.open(folder)[1]
+    resolved = Resolved.from_json(config)
+    with progress(str(config.get("label", resolved.spec)), resolved.experiment.rounds) as display:
         watching = [RoundProgress(display)]
         result = resume_run(folder, method=method, executor=executor, observers=watching, progress=False)
     _tell(result, as_json)
