@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import shlex
 from pathlib import Path
 
 from torch import nn
@@ -57,7 +58,8 @@ def refuse_unknown(spec: str, folder: Path) -> None:
         if not _is_known(digest):
             raise RunError(
                 f"'{folder}' asks to run the code in '{file}', which you have not run before: read it, and if you "
-                f"trust it name it with 'fewfed resume {folder} --method {spec}', in Python as method="
+                f"trust it name it with 'fewfed resume {shlex.quote(str(folder))} --method {shlex.quote(spec)}', in "
+                "Python as method="
             )
 
 
