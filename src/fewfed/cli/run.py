@@ -16,6 +16,7 @@ from fewfed.cli.printing import progress, say, warn
 from fewfed.cli.reading import tell_reading
 from fewfed.data.reading import Reading
 from fewfed.errors import ConfigError, DataError
+from fewfed.methods.registry import label_of
 from fewfed.metric import metric_of
 from fewfed.report.progress import RoundProgress
 from fewfed.runs.api import resume as resume_run
@@ -45,7 +46,7 @@ def run(
     path = folder or default_folder(prepared.resolved)
     refuse_existing(path)
     tell_reading(prepared.reading)
-    with progress(method, prepared.resolved.experiment.rounds) as display:
+    with progress(label_of(method), prepared.resolved.experiment.rounds) as display:
         result = execute(prepared, path, [RoundProgress(display)])
     _tell(result, as_json, prepared.reading)
 
@@ -58,8 +59,9 @@ def resume(
     as_json: opt.AsJson = False,
 ) -> None:
     """Continue a run that was stopped."""
-    resolved = Resolved.from_json(RunFolder.open(folder)[1])
-    with progress(resolved.spec, resolved.experiment.rounds) as display:
+    config = RunFolder.open(folder)[1]
+    resolved = Resolved.from_json(config)
+    with progress(str(config.get("label", resolved.spec)), resolved.experiment.rounds) as display:
         watching = [RoundProgress(display)]
         result = resume_run(
             folder, method=method, network=network or None, executor=executor, observers=watching, progress=False
