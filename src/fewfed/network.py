@@ -7,6 +7,7 @@ same network serves the local model, a frozen teacher and every client of a run.
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -93,6 +94,15 @@ class Network:
             return self
         modules = {stage: copy.deepcopy(module).to(dtype) for stage, module in self._modules.items()}
         return Network(self.name, modules, self.cut)
+
+    def module_with(self, model: Tree) -> nn.Module:
+        """The stages one after another as one module, with the weights of a model, in eval mode."""
+        twin = self.starting_from(model)
+        return nn.Sequential(OrderedDict(twin._modules)).eval()
+
+    def state_dict(self, model: Tree) -> dict[str, Tensor]:
+        """A model as torch keeps it."""
+        return dict(self.module_with(model).state_dict())
 
     def module(self, stage: str) -> nn.Module:
         return self._modules[stage]

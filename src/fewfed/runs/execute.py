@@ -48,7 +48,7 @@ def execute(
             folder, _ = RunFolder.open(path)
         else:
             config = {**prepared.resolved.as_json(), "inputs": prepared.inputs}
-            folder = RunFolder.create(path, config, prepared.manifest)
+            folder = RunFolder.create(path, config, prepared.manifest, prepared.blueprint.as_json())
         remember_named(prepared.resolved.spec)
         around = Surroundings(shares_machine, comparison is not None)
         return _run_to_end(prepared, folder, observers, around, comparison)

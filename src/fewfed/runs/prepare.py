@@ -22,6 +22,7 @@ from fewfed.errors import ConfigError, concerning
 from fewfed.network import Network
 from fewfed.phase import Clock
 from fewfed.plan import Plan, Random
+from fewfed.runs.blueprint import Blueprint, blueprint_of
 from fewfed.runs.executors import refuse_unused
 from fewfed.runs.experiment import Experiment, Resolved
 from fewfed.runs.first_model import first_model
@@ -47,6 +48,8 @@ class Prepared:
     note: str
     scaling: InputScaling
     """What was done to the inputs."""
+    blueprint: Blueprint
+    """What is needed beside the weights to use the model."""
     own_data: Dataset | None = None
     """The user's own object, where the data are not looked up by name."""
     own_network: bool = False
@@ -104,7 +107,9 @@ def prepare(
     manifest = {**manifest_of(dataset, split, held_back), "scaling": scaling.mode}
     inputs = inputs_of(dataset, net, sources)
     note = "; ".join(filter(None, (dataset.note, split.note, scaling.told)))
-    return Prepared(resolved, job, split, manifest, inputs, cohort, note, scaling, data, network is not None)
+    own = network is not None
+    blueprint = blueprint_of(resolved, job, dataset, split, scaling, own)
+    return Prepared(resolved, job, split, manifest, inputs, cohort, note, scaling, blueprint, data, own)
 
 
 def _sources(resolved: Resolved, data: Dataset | None, network: nn.Module | Network | None) -> dict[str, Any]:
@@ -182,8 +187,12 @@ def _network(experiment: Experiment, dataset: Dataset, own: nn.Module | Network 
         name = "unet"
     elif name == "auto":
         name = networks.default_for(dataset.name, dataset.shape)
-    weights = int(Random(experiment.seed, "weights").integers(2**31, 1))
-    return networks.build(name, dataset.shape, dataset.classes, weights)
+    return networks.build(name, dataset.shape, dataset.classes, seed_of_weights(experiment))
+
+
+def seed_of_weights(experiment: Experiment) -> int:
+    """What the first weights of a network by name depend on."""
+    return int(Random(experiment.seed, "weights").integers(2**31, 1))
 
 
 def _refuse_unfit_network(net: Network, dataset: Dataset) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from fewfed.errors import RunError
+
+if TYPE_CHECKING:  # What uses results is built on top of them.
+    from fewfed.trained.model import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,14 @@ class Result:
     note: str = ""
     validation: Accuracy | None = None
     """The accuracies on the validation rows, where there are any; `accuracy` is on the test part."""
+
+    def model(
+        self, *, site: str | None = None, client: int | None = None, network: nn.Module | None = None
+    ) -> TrainedModel:
+        """The model that the run ended with: `fewfed.load` of its folder."""
+        from fewfed.trained.loading import load
+
+        return load(self.folder, site=site, client=client, network=network)
 
     def as_json(self) -> dict[str, Any]:
         """Without what only runs with validation rows have, unless this is one."""

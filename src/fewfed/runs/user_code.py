@@ -37,6 +37,12 @@ def code_of(spec: str) -> list[str]:
     return [_digest(Path(file)) for file in method_files(spec)]
 
 
+def network_file(network: str) -> str | None:
+    """A digest of the file in a network's name, as in `net.py:build`; None where it names none."""
+    file = network if network.endswith(".py") else network.rpartition(":")[0]
+    return _digest(Path(file)) if file.endswith(".py") else None
+
+
 def network_code(own: nn.Module | Network) -> list[str]:
     """A digest of the source of every class in a user's own network that is neither torch's nor ours."""
     net = own if isinstance(own, Network) else Network.of(own)
@@ -58,14 +64,15 @@ def remember_named(spec: str) -> None:
 def refuse_unknown(spec: str, folder: Path) -> None:
     """Raise where continuing a run would run a file that this user has never named."""
     for file, digest in zip(method_files(spec), code_of(spec), strict=True):
-        if not _is_known(digest):
+        if not is_known(digest):
             raise RunError(
                 f"'{folder}' asks to run the code in '{file}', which you have not run before: read it, and if you "
                 f"trust it name it with 'fewfed resume {folder} --method {spec}', in Python as method="
             )
 
 
-def _is_known(digest: str) -> bool:
+def is_known(digest: str) -> bool:
+    """Whether this user has named a file of this content before."""
     try:
         known = OwnFolder(cache_folder() / _FOLDER)
         return known.exists() and known.has(digest)
