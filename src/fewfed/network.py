@@ -97,8 +97,11 @@ class Network:
 
     def module_with(self, model: Tree) -> nn.Module:
         """The stages one after another as one module, with the weights of a model, in eval mode."""
-        twin = self.starting_from(model)
-        return nn.Sequential(OrderedDict(twin._modules)).eval()
+        made = nn.Sequential(OrderedDict(self.starting_from(model)._modules)).eval()
+        for part in made.modules():
+            if isinstance(part, BatchNorm) and part.track_running_stats and part.num_batches_tracked is None:
+                part.num_batches_tracked = torch.tensor(0)  # Torch expects one where it loads weights.
+        return made
 
     def state_dict(self, model: Tree) -> dict[str, Tensor]:
         """A model as torch keeps it."""

@@ -9,7 +9,9 @@ import typer
 from fewfed.cli.compare import compare
 from fewfed.cli.data import data_app
 from fewfed.cli.diagnose import diagnose_app
+from fewfed.cli.export import export_model
 from fewfed.cli.methods import show_methods
+from fewfed.cli.predict import show_predictions
 from fewfed.cli.reproduce import reproduce
 from fewfed.cli.run import resume, run
 from fewfed.cli.split import show_split
@@ -26,6 +28,8 @@ app.command()(run)
 app.command()(compare)
 app.command()(resume)
 app.command()(reproduce)
+app.command("predict")(show_predictions)
+app.command("export")(export_model)
 app.command("verify")(show_verdict)
 app.command("methods")(show_methods)
 app.command("split")(show_split)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -104,12 +105,18 @@ class Blueprint:
         more = f" and {len(self.sites) - MANY} more" if len(self.sites) > MANY else ""
         return "sites " + ", ".join(self.sites[:MANY]) + more
 
+    def alone(self, site: str) -> Blueprint:
+        """The same for one site's model, without what is known of the others."""
+        own = self.scaling.sites.get(site, self.scaling.common)
+        scaling = InputScaling(self.scaling.mode, own)
+        return dataclasses.replace(self, scaling=scaling, personal=False, clients=1, sites=(site,) if site else ())
+
     def make_task(self) -> Task:
         return Segmentation(self.outputs) if self.task == "segmentation" else Classification(self.outputs)
 
     def as_json(self) -> dict[str, Any]:
         inputs = None if self.inputs is None else self.inputs.as_json()
-        network = asdict(self.network)
+        network = dataclasses.asdict(self.network)
         rest = {name: getattr(self, name) for name in _PLAIN}
         made = {"task": self.task, "outputs": self.outputs, "class_names": list(self.class_names)}
         arrived = {"shape": list(self.shape), "inputs": inputs, "scaling": self.scaling.as_json()}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +43,7 @@ class TrainedModel(nn.Module):
         """`site`: whose model, or whose scaling, it is. `presents`: what the method does to scaled inputs."""
         super().__init__()
         scaling = blueprint.scaling
-        self.scale = Scale(scaling.sites[site] if scaling.sites else scaling.common)
+        self.scale = Scale(scaling.sites[site] if scaling.sites else scaling.common, net.dtype)
         self.presents = presents
         self.network = net.module_with(model)
         """The user's own module, or an `nn.Sequential` of the stages of a network by name."""
@@ -49,16 +51,17 @@ class TrainedModel(nn.Module):
         self.site = site
         self.net, self.model = net, model
         """The network as a list of stages, and the tree of its weights as the run has it."""
-        self._dtype = net.dtype
         self._options = DataOptions() if options is None else options
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.scale(x.to(self._dtype))
-        if self.presents is not None:
-            x = self.presents(x)
-        logits: Tensor = self.network(x)
+        logits: Tensor = self.steps()(x)
         return logits
+
+    def steps(self) -> nn.Sequential:
+        """All that happens to an input, one after another, as a module of torch's own."""
+        parts = {"scale": self.scale, "presents": self.presents, "network": self.network}
+        return nn.Sequential(OrderedDict((name, part) for name, part in parts.items() if part is not None))
 
     @property
     def classes(self) -> tuple[str, ...] | tuple[int, ...]:
@@ -108,6 +111,12 @@ class TrainedModel(nn.Module):
                 logits = self(rows.to(like.device))
                 parts.append(torch.softmax(logits.double(), 1).cpu().numpy())
         return np.concatenate(parts)
+
+    def export(self, to: str, out: Path | str, *, force: bool = False) -> Path:
+        """Write it for use without fewfed: `to` is onnx, torchscript, state_dict or safetensors, `out` a folder."""
+        from fewfed.trained.export import export
+
+        return export(self, to, Path(out), force=force)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from fewfed import tree
@@ -11,20 +12,22 @@ from fewfed.tree import Tree
 
 
 class Scale(nn.Module):
-    """Missing values filled in, then the mean subtracted and the deviation divided by; nothing where there are no
-    constants."""
+    """Numbers of the network's type; missing values filled in, then the mean subtracted and the deviation divided by,
+    where there are constants."""
 
     mean: Tensor | None
     std: Tensor | None
     fill: Tensor | None
 
-    def __init__(self, scaling: Scaling | None) -> None:
+    def __init__(self, scaling: Scaling | None, dtype: torch.dtype) -> None:
         super().__init__()
+        self._dtype = dtype
         self.register_buffer("mean", None if scaling is None else scaling.mean.clone())
         self.register_buffer("std", None if scaling is None else scaling.std.clone())
         self.register_buffer("fill", None if scaling is None or scaling.fill is None else scaling.fill.clone())
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x.to(self._dtype)
         if self.mean is None or self.std is None:
             return x
         return Scaling(self.mean, self.std, self.fill).apply(x)
