@@ -1,6 +1,6 @@
 """Rounds of this checkout against those of another one, alternately, in two processes of one call.
 
-    python benchmarks/before_after.py OTHER_CHECKOUT [--rounds 20]
+    python benchmarks/before_after.py OTHER_CHECKOUT [--rounds 20] [--method scaffold]
 
 Both checkouts run the workloads of their own `benchmarks/overhead.py`, with this Python, and wait after each round
 while the other has its turn. A ratio is the time of one round here over the mean of the other's rounds right before and
@@ -26,6 +26,9 @@ CHILD = """
 import sys, time, torch
 torch.set_num_threads(1)
 import overhead
+from fewfed.methods.registry import choose
+
+overhead.FedAvg = lambda: choose({method!r}).method
 
 class Alternate:
     def __init__(self):
@@ -42,10 +45,10 @@ overhead.fewfed_rounds({name!r}, int(overhead.SETTINGS[{name!r}]["clients"]), {r
 class Checkout:
     """A process that runs one round whenever it is told to."""
 
-    def __init__(self, folder: Path, workload: str, rounds: int, processes: int) -> None:
+    def __init__(self, folder: Path, workload: str, rounds: int, processes: int, method: str) -> None:
         paths = os.pathsep.join(str(folder / part) for part in ("src", "benchmarks"))
         self._child = subprocess.Popen(
-            [sys.executable, "-c", CHILD.format(name=workload, rounds=rounds, processes=processes)],
+            [sys.executable, "-c", CHILD.format(name=workload, rounds=rounds, processes=processes, method=method)],
             env={**os.environ, "PYTHONPATH": paths},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -67,8 +70,8 @@ class Checkout:
         return float(self._child.stdout.readline())
 
 
-def ratios_of(other: Path, workload: str, rounds: int, processes: int) -> tuple[float, ...]:
-    theirs, ours = (Checkout(folder, workload, rounds + 2, processes) for folder in (other, HERE))
+def ratios_of(other: Path, workload: str, rounds: int, processes: int, method: str) -> tuple[float, ...]:
+    theirs, ours = (Checkout(folder, workload, rounds + 2, processes, method) for folder in (other, HERE))
     ratios = []
     before = theirs.round()
     for _ in range(rounds):
@@ -89,11 +92,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--workloads", nargs="*", default=["harnet", "lenet5"])
+    parser.add_argument("--method", default="fedavg", help="what clients run; one with state is slower to look after")
     options = parser.parse_args()
     for workload in options.workloads:
         starts = []
         for _ in range(options.starts):
-            starts.append(ratios_of(options.other, workload, options.rounds, options.processes))
+            starts.append(ratios_of(options.other, workload, options.rounds, options.processes, options.method))
             print(f"{workload}: this checkout takes {Ratios(starts[-1])} of the other's time", flush=True)
         print(
             f"{workload}, all starts: {statistics.median(ratio for start in starts for ratio in start):.3f}", flush=True

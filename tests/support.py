@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fewfed import networks, tree
+from fewfed import tree
+from fewfed.conformance.clients import digits as digits
+from fewfed.conformance.clients import digits_federation as digits_federation
+from fewfed.conformance.clients import digits_network as digits_network
+from fewfed.conformance.double import EXACT as EXACT
+from fewfed.conformance.double import gap as gap
+from fewfed.conformance.double import in_double as in_double
+from fewfed.conformance.playing import states as states
 from fewfed.data.examples import Examples
-from fewfed.data.federation import Federation, GeneratedFederation
+from fewfed.data.federation import Federation
 from fewfed.engine.executor import Briefing, Executor
 from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.homes import SimulatedHomes
@@ -30,53 +35,6 @@ from fewfed.task import Task
 from fewfed.tasks.classification import Classification
 from fewfed.training import Training
 from fewfed.tree import Tree
-
-
-@cache
-def digits() -> tuple[Examples, Examples]:
-    """1400 training and 397 test rows of 8x8 digits."""
-    from sklearn.datasets import load_digits
-
-    raw = load_digits()
-    x = torch.tensor(raw.data, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
-    y = torch.tensor(raw.target, dtype=torch.long)
-    return Examples(x[:1400], y[:1400]), Examples(x[1400:], y[1400:])
-
-
-def digits_federation(clients: int = 10, rows: int | Sequence[int] = 12) -> GeneratedFederation:
-    """Clients with rows of two or three classes each; `rows` is one size for all or one a client."""
-    train, test = digits()
-    sizes = [rows] * clients if isinstance(rows, int) else list(rows)
-
-    def make(client: int) -> Examples:
-        held = torch.isin(train.y, torch.tensor([client % 10, (3 * client + 1) % 10, (7 * client + 2) % 10]))
-        mine = held.nonzero().flatten().roll(-5 * client)[: sizes[client]]
-        return train.rows(mine)
-
-    return GeneratedFederation(clients, make, test, classes=10)
-
-
-def digits_network(seed: int = 3) -> Network:
-    """Two convolutions with BatchNorm, cut after the first."""
-    return networks.build("digits-cnn", (1, 8, 8), 10, seed)
-
-
-EXACT = 1e-9
-"""How far apart executors may be in double precision. In single precision a ReLU or a tiny BatchNorm batch magnifies
-rounding without bound, so agreement cannot be told from its absence there."""
-
-
-def in_double(job: Job) -> Job:
-    """The same job in double precision: what is left of a difference between two executors there is no rounding."""
-    whole = job.federation
-    test = Examples(whole.test.x.double(), whole.test.y)
-
-    def make(client: int) -> Examples:
-        own = whole.examples(client)
-        return Examples(own.x.double(), own.y)
-
-    federation = GeneratedFederation(len(whole), make, test, whole.classes)
-    return dataclasses.replace(job, net=job.net.to(torch.float64), federation=federation)
 
 
 def linear_network(weight: Any, *, dtype: torch.dtype = torch.float64) -> Network:
@@ -180,22 +138,6 @@ class Recorder:
 def traffic(up: int, down: int, every_time: int | None = None) -> dict[str, int]:
     """What a round's record says of bytes; without `every_time`, nothing was left out because somebody held it."""
     return {"up": up, "down": down, "down_if_sent_every_time": down if every_time is None else every_time}
-
-
-def gap(left: Tree, right: Tree) -> float:
-    """The largest difference of two trees with the same names."""
-    ours, theirs = dict(tree.leaves(left)), dict(tree.leaves(right))
-    assert ours.keys() == theirs.keys()
-    gaps = (float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours if ours[name].numel())
-    return max(gaps, default=0.0)
-
-
-def states(executor: Executor | SimulatedHomes, clients: int) -> dict[int, Tree]:
-    """What every client that took part remembers, its optimiser's moments too."""
-    homes = executor if isinstance(executor, SimulatedHomes) else executor.homes
-    assert isinstance(homes, SimulatedHomes)
-    found = {client: homes.kept(client) for client in range(clients)}
-    return {client: tree.clone(state) for client, state in found.items() if state is not None}
 
 
 def briefing_of(job: Job, clock: Clock, shared: Tree | None = None) -> Briefing:

@@ -4,7 +4,7 @@ from fewfed.data.examples import Dataset, Examples
 from fewfed.errors import FewfedError
 from fewfed.method import Method
 from fewfed.network import Network
-from fewfed.runs.api import resume, run
+from fewfed.runs.api import compare, resume, run, show
 from fewfed.runs.experiment import Experiment
 from fewfed.runs.results import Result
 from fewfed.trained.loading import load
@@ -23,7 +23,9 @@ __all__ = [
     "TrainedModel",
     "Training",
     "__version__",
+    "compare",
     "load",
     "resume",
     "run",
+    "show",
 ]

@@ -199,6 +199,8 @@ class Method(Exchange):
     """Why a client takes another number of steps than under FedAvg; empty where it does not."""
     needs_classes: ClassVar[bool] = False
     """Whether labels must be classes."""
+    needs_stages: ClassVar[bool] = False
+    """Whether it always looks between the stages of the network, or at one of them, so that there must be several."""
     neutral: ClassVar[Mapping[str, Any] | None] = None
     """Hyper-parameters with which the method is exactly FedAvg; None where there are none."""
     mixes: ClassVar[tuple[str, str] | None] = None
@@ -206,6 +208,8 @@ class Method(Exchange):
     shared rows are mixed into batches."""
     corrects_drift: ClassVar[bool] = False
     """Whether it reaches the common optimum of unequal quadratics with several local steps, where FedAvg does not."""
+    another_aim: ClassVar[str] = ""
+    """Why it does not minimise the mean loss on the clients' rows as they are; empty where it does."""
 
     @property
     def label(self) -> str:

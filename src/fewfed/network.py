@@ -7,16 +7,18 @@ same network serves the local model, a frozen teacher and every client of a run.
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from fewfed.errors import ConfigError, did_you_mean
-from fewfed.torch_private import BatchNorm, Dropout, foreach_copy_, is_transformed, places_of, transforming
+from fewfed.errors import ConfigError, did_you_mean, told
+from fewfed.stages import Source, take_apart
+from fewfed.torch_private import BatchNorm, Dropout, foreach_copy_, is_transformed, places_of, sequence_of, transforming
 from fewfed.tree import Tree
 
 Activation = Any
@@ -26,92 +28,148 @@ Tap = Callable[[str, Tensor], Tensor]
 """Called with a stage's name and its main output; what it returns is passed on."""
 
 
+OWN = "custom"
+"""What a user's own module is called that has no other name."""
+
+
 class Network:
     """Stages in order. `cut` is where feature-sharing methods split it unless they are told otherwise."""
 
-    def __init__(self, name: str, stages: Mapping[str, nn.Module], cut: str | None = None) -> None:
+    def __init__(
+        self, name: str, stages: Mapping[str, nn.Module], cut: str | None = None, source: Source | None = None
+    ) -> None:
+        """`source`: the user's module that the stages were taken from, where there is one."""
         if not stages:
             raise ConfigError(f"network '{name}' has no stages: expected at least one named module")
         self.name = name
         self.stages: tuple[str, ...] = tuple(stages)
-        self._modules = {stage: _without_counters(module) for stage, module in stages.items()}
-        self._slots = {stage: _slots(stage, module) for stage, module in self._modules.items()}
+        self._source = source if source is not None else _joined(stages)
+        self._modules = _without_counters(stages)
+        self._leaves = tuple(_leaves(self._modules, self._source))
+        keys = {id(leaf.own): leaf.key for leaf in self._leaves}
+        self._slots = {stage: _slots(module, keys) for stage, module in self._modules.items()}
         kinds = (Dropout, nn.RReLU, nn.MultiheadAttention)
         parts = [part for module in self._modules.values() for part in module.modules()]
         self._flat = [part for part in parts if isinstance(part, (*kinds, nn.Flatten))]
-        self.is_random = any(isinstance(part, kinds) for part in parts)
+        self.is_random = self._source.is_random or any(isinstance(part, kinds) for part in parts)
         """Whether a pass in train mode draws random numbers itself, as dropout does."""
         weights = (p.dtype for module in self._modules.values() for p in module.parameters() if p.is_floating_point())
         self.dtype: torch.dtype = next(weights, torch.get_default_dtype())
         """The type of its weights, which everything a run computes with follows."""
         self.cut = cut if cut is not None else self.stages[0]
         self._training_tap: Tap | None = None
-        self.position(self.cut)
+        if cut is not None:
+            self.position(cut)
 
     @classmethod
-    def of(cls, module: nn.Module, name: str = "custom", cut: str | None = None) -> Network:
-        """A user's own module: an `nn.Sequential`, or one with an attribute `stages` naming its children in order."""
+    def of(cls, module: nn.Module, name: str = OWN, cut: str | None = None, example: Tensor | None = None) -> Network:
+        """A user's own module: an `nn.Sequential`, one with an attribute `stages` that names its children in order, or
+        any other, whose stages are found with an `example` of its inputs, if it has any (`fewfed.stages`)."""
         if isinstance(module, Network):
             return module
-        declared: Sequence[str] | None = getattr(module, "stages", None)
-        if declared is not None:
-            children = dict(module.named_children())
-            unknown = [stage for stage in declared if stage not in children]
-            if unknown:
-                raise ConfigError(did_you_mean(f"stage of {type(module).__name__}", unknown[0], children))
-            return cls(name, {stage: children[stage] for stage in declared}, cut)
-        if isinstance(module, nn.Sequential):
-            # Unnamed children are called "0", "1", ...: a name that is a number would be taken for a count of stages.
-            named = {f"layer{int(n) + 1}" if n.isdigit() else n: child for n, child in module.named_children()}
-            return cls(name, named, cut)
-        raise ConfigError(
-            f"{type(module).__name__} cannot be cut: expected an nn.Sequential, or a module with an attribute "
-            "'stages' that lists the names of its children in the order they are applied"
-        )
+        stages, source = take_apart(module, name, example)
+        made = cls(name, stages, cut, source)
+        if not any(leaf.trained for leaf in made._leaves):
+            raise ConfigError(f"network '{name}' has nothing to train: expected parameters that are not all frozen")
+        return made
+
+    @property
+    def one_piece(self) -> str:
+        """Why this network has no stages that could be told apart; empty where it has."""
+        return self._source.one_piece
+
+    def require_stages(self, who: str) -> None:
+        """Raise where the network is in one piece, and nobody can look inside."""
+        if self.one_piece:
+            raise ConfigError(
+                f"{who} needs stages, but network '{self.name}' is in one piece, since {self.one_piece}: expected an "
+                "nn.Sequential, or a module with a list 'stages' of the names of its children in the order they are "
+                "applied, with nothing between them (docs/networks.md)"
+            )
 
     def model(self) -> Tree:
         """A copy of the weights the modules were made with: the model a run starts from."""
-        params: Tree = {}
-        buffers: Tree = {}
-        for stage, module in self._modules.items():
-            params |= {f"{stage}.{key}": value.detach().clone() for key, value in module.named_parameters()}
-            buffers |= {f"{stage}.{key}": value.detach().clone() for key, value in module.named_buffers()}
+        params = {leaf.key: leaf.own.detach().clone() for leaf in self._leaves if leaf.trained}
+        buffers = {leaf.key: leaf.own.detach().clone() for leaf in self._leaves if not leaf.trained}
         return {"params": params, "buffers": buffers}
 
     def starting_from(self, model: Tree) -> Network:
         """The same network with other weights to start from, of a model like its own."""
-        modules = {stage: copy.deepcopy(module) for stage, module in self._modules.items()}
+        twin = self._with(self._modules, self._source)
         values = {**model["params"], **model["buffers"]}
         with torch.no_grad():
-            for stage, module in modules.items():
-                for key, own in (*module.named_parameters(), *module.named_buffers()):
-                    own.copy_(values[f"{stage}.{key}"])
-        return Network(self.name, modules, self.cut)
+            for leaf in twin._leaves:
+                leaf.own.copy_(values[leaf.key])
+        return twin
 
     def to(self, dtype: torch.dtype) -> Network:
         """The same network with weights of another type."""
         if dtype == self.dtype:
             return self
-        modules = {stage: copy.deepcopy(module).to(dtype) for stage, module in self._modules.items()}
-        return Network(self.name, modules, self.cut)
+        modules = {stage: module.to(dtype) for stage, module in copy.deepcopy(self._modules).items()}
+        whole = copy.deepcopy(self._source.module).to(dtype)
+        return self._with(modules, dataclasses.replace(self._source, module=whole))
+
+    def _with(self, modules: Mapping[str, nn.Module], source: Source) -> Network:
+        return Network(self.name, modules, None if self.one_piece else self.cut, source)
+
+    @property
+    def original_names(self) -> Mapping[str, str]:
+        """What each entry of a model is called in the module the network was made of, which is mostly the same."""
+        return MappingProxyType({leaf.key: leaf.original for leaf in self._leaves})
 
     def module_with(self, model: Tree) -> nn.Module:
-        """The stages one after another as one module, with the weights of a model, in eval mode."""
-        made = nn.Sequential(OrderedDict(self.starting_from(model)._modules)).eval()
-        for part in made.modules():
-            if isinstance(part, BatchNorm) and part.track_running_stats and part.num_batches_tracked is None:
-                part.num_batches_tracked = torch.tensor(0)  # Torch expects one where it loads weights.
-        return made
+        """The module the network was made of with the weights of a model, in eval mode; for a network of this package
+        an `nn.Sequential` of its stages."""
+        module = copy.deepcopy(self._source.module)
+        places = dict(_tensors(module, remove_duplicate=False))
+        values = {**model["params"], **model["buffers"]}
+        with torch.no_grad():
+            for leaf in self._leaves:
+                if leaf.key not in values:
+                    raise ConfigError(f"a model has no '{leaf.key}': expected one of network '{self.name}'")
+                places[leaf.original].copy_(values[leaf.key])
+        return module.eval()
 
     def state_dict(self, model: Tree) -> dict[str, Tensor]:
-        """A model as torch keeps it."""
-        return dict(self.module_with(model).state_dict())
+        """A model as torch keeps it, under the names of the module the network was made of."""
+        state: dict[str, Tensor] = self.module_with(model).state_dict()
+        return state
+
+    def from_state_dict(self, state: Mapping[str, Tensor]) -> Tree:
+        """The inverse of `state_dict`. Counts of batches, which no model here has, may be left out."""
+        module = copy.deepcopy(self._source.module)
+        try:
+            missing, unknown = module.load_state_dict(state, strict=False)
+        except (RuntimeError, TypeError, AttributeError) as error:
+            raise ConfigError(f"weights do not fit network '{self.name}': {told(error)}") from error
+        wrong = [name for name in missing if not name.endswith("num_batches_tracked")] or unknown
+        if wrong:
+            is_missing = wrong is not unknown
+            raise ConfigError(
+                f"weights do not fit network '{self.name}': '{wrong[0]}' is {'missing' if is_missing else 'unknown'}; "
+                "expected what its state_dict has"
+            )
+        return self._model_of(module)
+
+    def _model_of(self, module: nn.Module) -> Tree:
+        values = dict(_tensors(module, remove_duplicate=False))
+        model: Tree = {"params": {}, "buffers": {}}
+        for leaf in self._leaves:
+            model["params" if leaf.trained else "buffers"][leaf.key] = values[leaf.original].detach().clone()
+        return model
+
+    def key(self, stage: str, name: str) -> str:
+        """What an entry of a stage's module is called in a model."""
+        return _key(stage, name, self._source)
 
     def module(self, stage: str) -> nn.Module:
         return self._modules[stage]
 
     def position(self, cut: str | int) -> int:
-        """Number of stages before a cut: after the stage of that name, or after that many stages."""
+        """Number of stages before a cut: after the stage of that name, after the last one inside a part of that name
+        (`layer1` has `layer1.0` and `layer1.1`), or after that many stages."""
+        self.require_stages(f"cut '{cut}'")
         if isinstance(cut, int) or cut.lstrip("-").isdigit():
             count = int(cut)
             if not 0 < count <= len(self.stages):
@@ -122,13 +180,21 @@ class Network:
                     value=cut,
                 )
             return count
+        inside = [number for number, stage in enumerate(self.stages, 1) if stage.startswith(f"{cut}.")]
+        if cut not in self.stages and inside:
+            return inside[-1]
         if cut not in self.stages:
             raise ConfigError(did_you_mean(f"stage of network '{self.name}'", cut, self.stages), key="cut", value=cut)
         return self.stages.index(cut) + 1
 
+    def stage_at(self, cut: str | int) -> str:
+        """The name of the stage before a cut."""
+        return self.stages[self.position(cut) - 1]
+
     @property
     def penultimate(self) -> int:
         """The cut before the last stage, which is the classifier."""
+        self.require_stages("the cut before the classifier")
         return len(self.stages) - 1
 
     def apply(
@@ -179,20 +245,58 @@ class Network:
 
     def parameter_count(self, stages: Iterable[str] | None = None) -> int:
         chosen = self.stages if stages is None else stages
-        return sum(p.numel() for stage in chosen for p in self._modules[stage].parameters())
+        counted = {id(p): p.numel() for stage in chosen for p in self._modules[stage].parameters()}
+        return sum(counted.values())
 
 
-def _without_counters(module: nn.Module) -> nn.Module:
-    """A copy whose BatchNorm layers count no batches.
+def _joined(stages: Mapping[str, nn.Module]) -> Source:
+    """Stages without a module around them, as one module."""
+    return Source(sequence_of(stages), {stage: stage for stage in stages})
+
+
+def _without_counters(stages: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    """Copies whose BatchNorm layers count no batches. What stages share they still do.
 
     The count is used by nothing when the momentum is fixed, cannot be averaged, costs an operation a layer and step,
     and is an in-place change that function transforms refuse.
     """
-    module = copy.deepcopy(module)
-    for part in module.modules():
-        if isinstance(part, BatchNorm) and part.momentum is not None:
-            part.num_batches_tracked = None
-    return module
+    copies = copy.deepcopy(dict(stages))
+    for module in copies.values():
+        for part in module.modules():
+            if isinstance(part, BatchNorm) and part.momentum is not None:
+                part.num_batches_tracked = None
+    return copies
+
+
+class _Leaf(NamedTuple):
+    """A tensor of a network's own modules, and its names in a model and in the user's module."""
+
+    key: str
+    original: str
+    own: Tensor
+    trained: bool
+
+
+def _leaves(modules: Mapping[str, nn.Module], source: Source) -> Iterator[_Leaf]:
+    """Every parameter and buffer once, also one that several stages share. Parameters that ask for no gradient are
+    frozen: they go with the buffers."""
+    seen: set[int] = set()
+    for stage, module in modules.items():
+        place = source.places.get(stage, stage)
+        for name, own in _tensors(module):
+            if id(own) not in seen:
+                seen.add(id(own))
+                trained = isinstance(own, nn.Parameter) and own.requires_grad
+                yield _Leaf(_key(stage, name, source), f"{place}.{name}" if place else name, own, trained)
+
+
+def _key(stage: str, name: str, source: Source) -> str:
+    return name if source.one_piece else f"{stage}.{name}"
+
+
+def _tensors(module: nn.Module, *, remove_duplicate: bool = True) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(remove_duplicate=remove_duplicate)
+    yield from module.named_buffers(remove_duplicate=remove_duplicate)
 
 
 def _in_reading_order(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -217,13 +321,12 @@ class _Slot(NamedTuple):
     own: Tensor
 
 
-def _slots(stage: str, module: nn.Module) -> tuple[_Slot, ...]:
+def _slots(module: nn.Module, keys: Mapping[int, str]) -> tuple[_Slot, ...]:
     """Every parameter and buffer of a stage; a tensor used in several places has one key and several slots."""
-    keys = {id(value): f"{stage}.{key}" for key, value in (*module.named_parameters(), *module.named_buffers())}
     return tuple(
-        _Slot(place, name, keys[id(value)], trained, value)
+        _Slot(place, name, keys[id(value)], may_train and value.requires_grad, value)
         for part in module.modules()
-        for place, trained in zip(places_of(part), (True, False), strict=True)
+        for place, may_train in zip(places_of(part), (True, False), strict=True)
         for name, value in place.items()
         if value is not None
     )

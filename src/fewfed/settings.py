@@ -57,7 +57,18 @@ class Described:
     range: str
 
 
-class Stated:
+class Known:
+    """Settings that refuse a field they do not have in a sentence, where Python would say less."""
+
+    def __new__(cls, *_: Any, **named: Any) -> Self:
+        known = [field.name for field in dataclasses.fields(typing.cast(Any, cls)) if field.init]
+        for name in named:
+            if name not in known:
+                raise ConfigError(did_you_mean(f"field of {cls.__name__}", name, known), key=name)
+        return super().__new__(cls)
+
+
+class Stated(Known):
     """Settings that remember which fields were named when they were made: the others may be set by somebody weaker.
 
     `dataclasses.replace` names every field; what then counts as named is what differs from the default.
@@ -66,7 +77,7 @@ class Stated:
     _named: frozenset[str] | None
 
     def __new__(cls, *args: Any, **named: Any) -> Self:
-        made = super().__new__(cls)
+        made = super().__new__(cls, *args, **named)
         fields = [field.name for field in dataclasses.fields(typing.cast(Any, cls)) if field.init]
         names = {*fields[: len(args)], *named}
         object.__setattr__(made, "_named", None if len(names) == len(fields) else frozenset(names))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -13,16 +14,25 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Score:
-    """Sums that add up over parts of a test set: per class how much was right and out of how many."""
+    """Sums that add up over parts of a test set: per class how much was right and out of how many.
+
+    A task with more to count has a subclass with more fields: tensors and numbers are added, written and read back
+    without its doing.
+    """
+
+    measures: ClassVar[tuple[str, ...]] = ("accuracy", "loss")
+    """The metrics (`fewfed.metric`) that a run may be judged by."""
+    needs_all_rows: ClassVar[bool] = False
+    """Whether `of_all_rows` has anything to say."""
 
     correct: Tensor
     total: Tensor
     loss: float
     """Summed over rows."""
-    groups: Mapping[str, Score] = field(default_factory=dict)
+    groups: Mapping[str, Self] = field(default_factory=dict)
     """The scores of named groups of the test rows, where there are any."""
 
-    def __add__(self, other: Score) -> Score:
+    def __add__(self, other: Self) -> Self:
         names = dict.fromkeys((*self.groups, *other.groups))
         both = {
             name: self.groups[name] + other.groups[name]
@@ -30,23 +40,27 @@ class Score:
             else self.groups.get(name) or other.groups[name]
             for name in names
         }
-        return type(self)(self.correct + other.correct, self.total + other.total, self.loss + other.loss, both)
+        sums = {name: value + getattr(other, name) for name, value in self._sums().items()}
+        return type(self)(**sums, groups=both)
 
     def as_json(self) -> dict[str, Any]:
-        groups = {name: part.as_json() for name, part in self.groups.items()}
-        return {"correct": self.correct.tolist(), "total": self.total.tolist(), "loss": self.loss, "groups": groups}
+        sums = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in self._sums().items()}
+        return {**sums, "groups": {name: part.as_json() for name, part in self.groups.items()}}
 
     @classmethod
-    def from_json(cls, recorded: Mapping[str, Any]) -> Score:
+    def from_json(cls, recorded: Mapping[str, Any]) -> Self:
         """The score that `as_json` wrote, bit for bit."""
-        # Sums are whole numbers or doubles; a plain `torch.tensor` would make the latter single.
-        kind = torch.float64 if any(isinstance(value, float) for value in recorded["correct"]) else torch.long
-        return cls(
-            torch.tensor(recorded["correct"], dtype=kind),
-            torch.tensor(recorded["total"]),
-            recorded["loss"],
-            {name: cls.from_json(part) for name, part in recorded["groups"].items()},
-        )
+        sums: dict[str, Any] = {
+            name: _tensor(value) if isinstance(value, list) else value
+            for name, value in recorded.items()
+            if name != "groups"
+        }
+        return cls(**sums, groups={name: cls.from_json(part) for name, part in recorded["groups"].items()})
+
+    @classmethod
+    def of_all_rows(cls, output: Tensor, y: Tensor) -> dict[str, Any]:  # noqa: ARG003
+        """What is no sum over parts of the rows, from what the model says of all of them; ready for JSON."""
+        return {}
 
     def metrics(self) -> dict[str, Any]:
         """What a round's record says about this score, ready for JSON."""
@@ -57,6 +71,18 @@ class Score:
             parts = [part.compared for part in self.groups.values()]
             found |= {f"{name}_groups": sum(part[name] for part in parts) / len(parts) for name in self.compared}
         return found
+
+    def overall(self) -> dict[str, float]:
+        """Every metric that is a sum over parts of the rows, by name."""
+        return {"accuracy": self.accuracy, "loss": self.mean_loss}
+
+    def each_class(self) -> list[dict[str, Any]]:
+        """A row of a table for every class; none where labels are not classes."""
+        return []
+
+    def tables(self) -> dict[str, Any]:
+        """Further tables that the score comes to, by name, ready for JSON."""
+        return {}
 
     @property
     def compared(self) -> dict[str, float]:
@@ -83,6 +109,17 @@ class Score:
         share = torch.where(present, counts.double(), torch.zeros(())).double()
         rate = torch.where(present, self.correct.double() / self.total.clamp(min=1).double(), torch.zeros(()).double())
         return float((share * rate).sum() / share.sum())
+
+    def _sums(self) -> dict[str, Any]:
+        return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name != "groups"}
+
+
+def _tensor(values: list[Any]) -> Tensor:
+    """Sums are whole numbers or doubles; a plain `torch.tensor` would make the latter single."""
+    first = values
+    while isinstance(first, list):
+        first = first[0]
+    return torch.tensor(values, dtype=torch.float64 if isinstance(first, float) else torch.long)
 
 
 class Task(Protocol):

@@ -5,7 +5,7 @@ Gathered here so that a new release of torch is looked at in one place; pyprojec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ __all__ = [
     "Dropout",
     "adam",
     "adamw",
+    "children_of",
     "few_compilations",
     "foreach_add",
     "foreach_add_",
@@ -35,10 +36,12 @@ __all__ = [
     "foreach_sqrt",
     "foreach_sub",
     "foreach_zero_",
+    "has_forward",
     "is_transformed",
     "is_watched",
     "places_of",
     "recorded",
+    "sequence_of",
     "transforming",
 ]
 
@@ -71,6 +74,23 @@ def is_transformed(value: Tensor) -> bool:
 def places_of(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
     """The dictionaries in which a module keeps its own parameters and buffers."""
     return module._parameters, module._buffers
+
+
+def children_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The children of a module by name; one that is there twice comes twice, which `named_children` leaves out."""
+    return ((name, child) for name, child in module._modules.items() if child is not None)
+
+
+def has_forward(module: nn.Module) -> bool:
+    """Whether a module says how it is run."""
+    return type(module).forward is not nn.Module.forward
+
+
+def sequence_of(stages: Mapping[str, nn.Module]) -> nn.Sequential:
+    """An `nn.Sequential` whose children may have any name, also one of its own functions."""
+    made = nn.Sequential()
+    made._modules.update(stages)
+    return made
 
 
 def is_watched(module: nn.Module) -> bool:

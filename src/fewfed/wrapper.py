@@ -46,8 +46,16 @@ class Wrapper(Method):
         return self.inner.steps_differ
 
     @property
+    def another_aim(self) -> str:  # type: ignore[override]
+        return self.inner.another_aim
+
+    @property
     def needs_classes(self) -> bool:  # type: ignore[override]
         return self.inner.needs_classes
+
+    @property
+    def needs_stages(self) -> bool:  # type: ignore[override]
+        return self.inner.needs_stages
 
     def check(self, setup: Setup) -> None:
         self.inner.check(setup)

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from conformance_cases import every_method, every_spec, job_for, job_of, play, training_for
+from conformance_cases import every_method, every_spec, job_for
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fewfed import tree
+from fewfed.conformance.playing import play
+from fewfed.conformance.reference import job_of, training_for
 from fewfed.engine.events import Event
 from fewfed.engine.executors.cuda.executor import Device
 from fewfed.engine.executors.cuda.feed import Feed

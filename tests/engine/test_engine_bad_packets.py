@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from engine.bad_packets import KINDS
-from engine.exact import differences
+from fewfed.conformance.differences import differences
 from fewfed.data.federation import GeneratedFederation
 from fewfed.engine import turn
 from fewfed.engine.evaluation import Evaluate

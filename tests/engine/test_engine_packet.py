@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from engine.exact import differences
 from fewfed import tree
+from fewfed.conformance.differences import differences
 from fewfed.engine.packet import TYPES, VERSION, BadPacket, Packet, decode, encode
 from fewfed.engine.schema import Schema, Schemas
 from fewfed.phase import Clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fewfed.runs.results import Accuracy
+from fewfed.runs.results import Summary
 from fewfed.tasks.classification import Classification
 
 
@@ -17,5 +17,5 @@ def test_trap_32_two_clients_are_scored_apart() -> None:
 
 def test_trap_36_the_best_round_is_never_all_that_is_reported() -> None:
     curve = [0.1] * 5 + [0.9] + [0.5] * 20
-    found = Accuracy.of(curve)
+    found = Summary.of(curve)
     assert (found.best, found.last, found.last10) == (0.9, 0.5, 0.5)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fewfed.errors import ConfigError
-from fewfed.report.curves import accuracy_curve, plot_curves
+from fewfed.report.curves import curve_of, plot_curves
 from fewfed.runs.folder import RunFolder
 
 
@@ -21,7 +21,7 @@ def run_with(folder: Path, accuracies: list[float | None]) -> Path:
 
 
 def test_a_curve_has_the_evaluated_rounds(tmp_path: Path) -> None:
-    assert accuracy_curve(run_with(tmp_path / "a", [None, 0.5, None, 0.75])) == ([2, 4], [0.5, 0.75])
+    assert curve_of(run_with(tmp_path / "a", [None, 0.5, None, 0.75])) == ([2, 4], [0.5, 0.75])
 
 
 @pytest.mark.parametrize(("suffix", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 
 import pytest
@@ -12,10 +13,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fewfed.report.table import Spread, rich_table, rows, to_csv
-from fewfed.runs.results import Accuracy, Result, summarise
+from fewfed.runs.results import Result, Summary, summarise
 
 
-def result(seed: int = 0, accuracy: tuple[float, ...] = (0.5, 0.25, 0.375), failed: int = 0) -> Result:
+def result(
+    seed: int = 0,
+    accuracy: tuple[float, ...] = (0.5, 0.25, 0.375),
+    failed: int = 0,
+    metric: str = "accuracy",
+    judged: Summary | None = None,
+) -> Result:
     return Result(
         method="any",
         preset="paper",
@@ -24,13 +31,15 @@ def result(seed: int = 0, accuracy: tuple[float, ...] = (0.5, 0.25, 0.375), fail
         clients=4,
         rounds=2,
         seed=seed,
-        accuracy=Accuracy(*accuracy),
+        accuracy=Summary(*accuracy),
         bytes={"up": 2_000_000 * (seed + 1), "down": 500_000},
         steps=10 * (seed + 1),
         seconds=1.5,
         folder="somewhere",
         failed=failed,
-        validation=Accuracy(0.6, 0.2, 0.3, 0.6) if len(accuracy) > 3 else None,
+        validation=Summary(0.6, 0.2, 0.3, 0.6) if len(accuracy) > 3 else None,
+        metric=metric,
+        judged=judged,
     )
 
 
@@ -45,8 +54,8 @@ def shown(table: object, width: int) -> str:
 def test_a_spread_is_mean_and_sample_deviation(values: list[float]) -> None:
     spread = Spread.of(values)
     assert spread.mean == pytest.approx(statistics.mean(values))
-    expected = statistics.stdev(values) if len(values) > 1 else 0
-    assert spread.deviation == pytest.approx(expected, abs=1e-12)
+    expected = pytest.approx(statistics.stdev(values), abs=1e-12) if len(values) > 1 else None
+    assert spread.deviation == expected
 
 
 def test_one_row_a_method_in_order_of_appearance() -> None:
@@ -90,7 +99,7 @@ def test_the_summary_of_rounds() -> None:
     record = {"accuracy": 0.5, "bytes": {"up": 3, "down": 4}, "steps": 5, "seconds": 0.5, "failed": [1]}
     unevaluated = {name: value for name, value in record.items() if name != "accuracy"}
     assert summarise([record, unevaluated, {**record, "accuracy": 0.25}]) == {
-        "accuracy": Accuracy(0.5, 0.25, 0.375),
+        "accuracy": Summary(0.5, 0.25, 0.375),
         "bytes": {"up": 9, "down": 12},
         "steps": 15,
         "seconds": 1.5,
@@ -145,3 +154,85 @@ def test_the_summary_has_the_test_accuracy_of_the_first_round_that_is_best_on_va
     assert found["accuracy"].best_validation == chosen_test
     assert found["validation"].best == found["validation"].best_validation == chosen_own
     assert found["validation"].last == curve[-1][1]
+
+
+def test_with_one_seed_no_deviation_is_shown() -> None:
+    alone = rows([("a", result(0)), ("b", result(0))])
+    text = shown(rich_table(alone, "t"), 120)
+    assert "±" not in text
+    assert "accuracy in %, one seed; MB of a whole run" in text
+    (first, _) = csv.DictReader(io.StringIO(to_csv(alone)))
+    assert (first["best_mean"], first["best_sd"], first["last_sd"], first["last10_sd"]) == ("0.500000", "", "", "")
+    both = shown(rich_table(rows([("a", result(0)), ("b", result(0)), ("b", result(1))]), "t"), 120)
+    assert "mean ± standard deviation over seeds" in both
+    assert [line.count("±") for line in both.splitlines() if line.split()[:1] in (["a"], ["b"])] == [0, 3]
+
+
+LOSS = Summary(0.123456, 1.5, 1.25)
+
+
+def test_a_table_is_of_the_chosen_metric_and_says_which() -> None:
+    judged = Summary(0.875, 0.75, 0.8125)
+    made = rows([("flea", result(metric="macro_f1", judged=judged))])
+    text = shown(rich_table(made, "t"), 120)
+    assert "macro F1 in %, one seed" in text
+    for part in ("87.5", "75.0", "81.2"):
+        assert part in text
+    assert "37.5" not in text, "the accuracy"
+    (row,) = csv.DictReader(io.StringIO(to_csv(made)))
+    assert (row["metric"], row["best_mean"], row["last10_mean"]) == ("macro_f1", "0.875000", "0.812500")
+    assert next(csv.DictReader(io.StringIO(to_csv(rows([("a", result())])))))["metric"] == "accuracy"
+
+
+def test_a_loss_is_no_percentage_and_the_lowest_leads() -> None:
+    better = Summary(0.1, 0.2, 0.15)
+    table = rich_table(
+        rows([("a", result(metric="loss", judged=LOSS)), ("b", result(metric="loss", judged=better))]), "t"
+    )
+    text = shown(table, 120)
+    assert "0.123" in text
+    assert "1.250" in text
+    assert "loss, one seed; lower is better" in text
+    assert [str(row.style) for row in table.rows] == ["", "bold"]
+
+
+def test_runs_that_are_judged_differently_are_not_averaged() -> None:
+    made = rows([("a", result(0)), ("a", result(1, metric="loss", judged=LOSS))])
+    assert [(row.method, row.metric, row.seeds) for row in made] == [("a", "accuracy", 1), ("a", "loss", 1)]
+    table = rich_table(made, "t")
+    assert [str(row.style) for row in table.rows] == ["bold", "bold"]
+    text = shown(table, 120)
+    assert "accuracy in %, loss, one seed; lower is better (loss)" in text
+
+
+def test_a_result_with_another_metric_read_back_is_the_same_and_an_older_one_is_of_accuracy() -> None:
+    given_result = result(metric="loss", judged=LOSS)
+    assert given_result.chosen == LOSS
+    assert given_result.as_json()["chosen"] == {"best": 0.123456, "last": 1.5, "last10": 1.25}
+    assert Result.from_json(given_result.as_json()) == given_result
+    older = {name: value for name, value in result().as_json().items() if name not in ("metric", "chosen")}
+    assert Result.from_json(older) == result()
+    assert Result.from_json(older).chosen == result().accuracy
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 1), st.integers(1, 3)), min_size=1, max_size=15))
+def test_the_summary_of_a_metric_that_is_better_lower(curve: list[tuple[float, float, int]]) -> None:
+    rest = {"bytes": {"up": 0}, "steps": 1, "seconds": 1.0, "failed": []}
+    records = [
+        {"accuracy": right, "loss": loss, "validation": {"accuracy": 0.5, "loss": own}, **rest}
+        for loss, right, own in curve
+    ]
+    found = summarise(records, "loss")
+    losses, rights, own = zip(*curve, strict=True)
+    chosen = own.index(min(own))
+    assert (found["judged"].best, found["judged"].last) == (min(losses), losses[-1])
+    assert found["judged"].best_validation == losses[chosen]
+    assert found["accuracy"].best == max(rights)
+    assert found["accuracy"].best_validation == rights[chosen], "of the same round"
+    assert found["validation"].best == min(own)
+
+
+def test_a_round_without_a_number_is_never_the_best() -> None:
+    rest = {"bytes": {"up": 0}, "steps": 1, "seconds": 1.0, "failed": []}
+    records = [{"accuracy": 0.1, "loss": loss, **rest} for loss in (math.nan, 3.0, 2.0, math.nan)]
+    assert summarise(records, "loss")["judged"].best == 2.0

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from engine.exact import differences
 from fewfed import Experiment
+from fewfed.conformance.differences import differences
 from fewfed.data.examples import Dataset, Examples
 from fewfed.data.readers.options import DataOptions
 from fewfed.data.saved import read, save

@@ -26,7 +26,7 @@ from fewfed.errors import ConfigError, DataError, RunError
 from fewfed.runs.experiment import Resolved, resolve
 from fewfed.runs.folder import RunFolder
 from fewfed.runs.naming import default_folder
-from fewfed.runs.results import Accuracy
+from fewfed.runs.results import Summary
 from run_support import SHORT, assert_same_end, killed_after, records, rounds_written, small
 from support import same
 
@@ -63,6 +63,7 @@ def test_the_files_of_a_run(finished: Path) -> None:
         "lock",
         "model.safetensors",
         "result.json",
+        "scores.json",
     }
 
 
@@ -164,7 +165,7 @@ def test_the_final_model_scores_what_the_last_round_says(finished: Path) -> None
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
 def test_the_three_accuracies(curve: list[float]) -> None:
-    found = Accuracy.of(curve)
+    found = Summary.of(curve)
     assert found.best == np.max(curve)
     assert found.last == curve[-1]
     assert found.best >= found.last
@@ -177,7 +178,7 @@ def test_accuracies_are_over_evaluated_rounds_and_the_last_always_is(tmp_path: P
     some = run("fedavg", small(rounds=8, evaluate_every=3), SHORT, out=tmp_path / "some")
     curve = [record["accuracy"] for record in lines(tmp_path / "every")]
     assert [record["round"] for record in lines(tmp_path / "some") if "accuracy" in record] == [3, 6, 8]
-    assert some.accuracy == Accuracy.of([curve[2], curve[5], curve[7]])
+    assert some.accuracy == Summary.of([curve[2], curve[5], curve[7]])
     assert every.accuracy.last == some.accuracy.last
 
 
@@ -336,7 +337,7 @@ def test_own_data_is_checked(data: Dataset, mention: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("network", "mention"),
     [
-        (nn.Linear(4, 3), "expected an nn.Sequential, or a module with an attribute 'stages'"),
+        (nn.Linear(4, 3), r"answers one input with \(1, 1, 3\)"),
         (nn.Sequential(nn.Flatten(), nn.Linear(5, 3)), r"cannot take inputs of shape \(1, 4\)"),
         (nn.Sequential(nn.Flatten(), nn.Linear(4, 7)), r"expected \(1, 3\), a score a class"),
         (nn.Sequential(nn.Linear(4, 3)), r"answers one input with \(1, 1, 3\)"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.exact import differences
 from fewfed import FewfedError, resume, run
+from fewfed.conformance.differences import differences
 from fewfed.engine import storage
 from fewfed.runs.folder import MODEL, RESULT
 from run_support import SHORT, called, records, small

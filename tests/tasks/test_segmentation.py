@@ -14,9 +14,9 @@ from sklearn.metrics import f1_score, log_loss
 from torch import Tensor, nn
 from torch.func import vmap
 
-from engine.exact import differences
 from fewfed import Dataset, Examples, Experiment, Training
 from fewfed import run as run_experiment
+from fewfed.conformance.differences import differences
 from fewfed.data.federation import GeneratedFederation
 from fewfed.engine import storage
 from fewfed.engine.evaluation import Evaluate

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fewfed.cli.check import check
 from fewfed.cli.compare import compare
 from fewfed.cli.data import data_app
 from fewfed.cli.diagnose import diagnose_app
@@ -14,7 +15,9 @@ from fewfed.cli.methods import show_methods
 from fewfed.cli.predict import show_predictions
 from fewfed.cli.reproduce import reproduce
 from fewfed.cli.run import resume, run
+from fewfed.cli.show import show
 from fewfed.cli.split import show_split
+from fewfed.cli.tune import tune
 from fewfed.cli.verify import show_verdict
 from fewfed.version import __version__
 
@@ -26,12 +29,15 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(compare)
+app.command()(tune)
 app.command()(resume)
 app.command()(reproduce)
+app.command()(show)
 app.command("predict")(show_predictions)
 app.command("export")(export_model)
 app.command("verify")(show_verdict)
 app.command("methods")(show_methods)
+app.command()(check)
 app.command("split")(show_split)
 app.add_typer(data_app, name="data")
 app.add_typer(diagnose_app, name="diagnose")

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from fewfed.cli.show import err, out, say, shown
+from fewfed.cli.printing import err, out, say, shown
 from fewfed.data import download
 from fewfed.data.sources import available, search_path
 

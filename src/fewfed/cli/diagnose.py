@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fewfed.cli import options as opt
+from fewfed.cli.printing import out, progress, say
 from fewfed.cli.run import lines_of
-from fewfed.cli.show import RoundProgress, out, progress, say
 from fewfed.diagnostics.exposure import expected_exposure, exposure_curve
 from fewfed.diagnostics.feature_map import plot_features
 from fewfed.diagnostics.feature_quality import FeatureQuality, RoundSeparation, spread_rows
@@ -23,6 +23,7 @@ from fewfed.engine import storage
 from fewfed.engine.loop import Observer, RoundView
 from fewfed.errors import ConfigError
 from fewfed.report.curves import require_matplotlib
+from fewfed.report.progress import RoundProgress
 from fewfed.runs.execute import execute
 from fewfed.runs.experiment import Resolved, resolve
 from fewfed.runs.folder import RunFolder, refuse_existing
@@ -64,7 +65,7 @@ def exposure(folder: Path, as_json: opt.AsJson = False) -> None:
     """The part of all client pairs (i, j) of which j has received rows of i, after each round of a run."""
     run, config = RunFolder.open(folder)
     resolved = Resolved.from_json(config)
-    refuse_unknown(resolved.spec, folder)
+    refuse_unknown(resolved, folder)
     prepared = prepare(resolved)
     # A run that is still going on has come as far as its metrics; one without any is shown as it is planned.
     count = len(run.metrics()) or resolved.experiment.rounds
@@ -154,9 +155,8 @@ def _run(method: str, given: opt.Given, folder: Path | None, observers: list[Obs
         refuse_unrepeatable(prepared.job)
     place = folder or default_folder(resolved)
     refuse_existing(place)
-    with progress() as bar:
-        task = bar.add_task(method, total=resolved.experiment.rounds, info="")
-        execute(prepared, place, [*observers, RoundProgress(bar, task)])
+    with progress(method, resolved.experiment.rounds) as display:
+        execute(prepared, place, [*observers, RoundProgress(display)])
     return place
 
 

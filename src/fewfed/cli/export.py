@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fewfed.cli import options as opt
-from fewfed.cli.show import say
+from fewfed.cli.printing import say
 from fewfed.trained.export import export
 from fewfed.trained.loading import load
 

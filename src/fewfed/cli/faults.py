@@ -67,13 +67,13 @@ def explained_in_run(error: BaseException) -> tuple[str, bool]:
 
 def failed_runs(endings: Sequence[Update], what: str) -> Exception | None:
     """The error for runs that failed, if any did; `what` a run is called there."""
-    failed = [update for update in endings if update.error]
-    if not failed:
+    from fewfed.runs.cells import failure_of
+
+    failure = failure_of(endings, what)
+    if failure is None:
         return None
-    first = next((update for update in failed if update.fault), failed[0])
-    which = "the first" if first is failed[0] else "among them"
-    text = f"{len(failed)} of {len(endings)} {what} failed; {which}, {first.cell.name}: {first.error}"
-    return FaultInRuns(text) if first.fault else RunError(text)
+    text, fault = failure
+    return FaultInRuns(text) if fault else RunError(text)
 
 
 def traceback_wanted() -> bool:

@@ -9,14 +9,15 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fewfed.cli.show import out
-from fewfed.errors import ConfigError, did_you_mean
-from fewfed.methods.registry import registered
-from fewfed.report.catalogue import catalogue, entry, phase_text
+from fewfed.cli.printing import out
+from fewfed.methods.registry import choose, registered
+from fewfed.report.catalogue import catalogue, entry, entry_of, phase_text
 
 
 def show_methods(
-    name: Annotated[str | None, typer.Argument(help="One method, in full.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="One method in full: NAME, NAME:PRESET, file.py, OUTER(INNER).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON list (or one object).")] = False,
 ) -> None:
     """What methods there are, what leaves each client and how it is combined."""
@@ -28,12 +29,11 @@ def show_methods(
             out.print(_table(entries))
         return
     known = registered()
-    if name not in known:
-        raise ConfigError(did_you_mean("method", name, known))
+    item = entry(known[name]) if name in known else entry_of(name)
     if as_json:
-        print(json.dumps(entry(known[name])))
+        print(json.dumps(item, default=str))
     else:
-        _one(entry(known[name]), known[name].__doc__ or "")
+        _one(item, type(choose(name).method).__doc__ or "")
 
 
 def _table(entries: list[dict[str, Any]]) -> Table:
@@ -54,8 +54,8 @@ def _uploads(item: dict[str, Any]) -> str:
 
 
 def _one(item: dict[str, Any], text: str) -> None:
-    out.print(f"[bold]{item['name']}[/]  ({escape(item['family'])})")
-    out.print(escape(item["paper"]))
+    out.print(f"[bold]{escape(item['name'])}[/]" + (f"  ({escape(item['family'])})" if item["family"] else ""))
+    out.print(escape(item["paper"] or "no paper is named"))
     out.print()
     out.print(escape("\n".join(line.strip() for line in text.strip().splitlines())))
     out.print()

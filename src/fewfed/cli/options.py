@@ -46,10 +46,11 @@ FLAGS: Mapping[str, Flag] = {
     "lr": Flag(float, "Learning rate of the first round."),
     "weighting": Flag(str, "What clients weigh in means: samples or uniform."),
     "seed": Flag(int, "Seed of everything random."),
-    "network": Flag(str, "Network by name; auto = the papers' choice."),
+    "network": Flag(str, "Network by name, or your own as net.py:build; auto = the papers' choice."),
     "start_from": Flag(str, "Folder of a finished run whose model is the first one."),
     "executor": Flag(str, "auto, sequential, workers or cuda."),
     "precision": Flag(str, "cuda: float32, tf32 or bf16.", "cuda.precision"),
+    "metric": Flag(str, "What is compared: accuracy, balanced_accuracy, macro_f1, auc, loss..."),
     "exact": Flag(bool, "No choices by timing, which change how numbers round."),
 }
 """Settings that have a flag of their own; every other one is set by --set."""
@@ -103,6 +104,14 @@ def gather(config: Path | None, sets: list[str] | None, flags: Mapping[str, Any]
     # `lr` and `training.lr` name the same field and the later of two wins: what is stronger must come last.
     kept = {name: value for name, value in values.items() if name not in stronger}
     return Given({**kept, **stronger}, file.without(stronger) if file else None)
+
+
+def number(name: str, value: Any) -> float:
+    """A setting that a command needs before an experiment is made of it."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} = '{value}': expected a number", key=name) from None
 
 
 def _parameter(name: str, flag: Flag) -> inspect.Parameter:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fewfed.cli import options as opt
-from fewfed.cli.show import say, warn
+from fewfed.cli.printing import say, warn
 from fewfed.engine import storage
 from fewfed.engine.own_folder import OwnFolder
 from fewfed.trained.export import refuse_existing

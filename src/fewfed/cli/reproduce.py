@@ -14,9 +14,10 @@ from rich.table import Table
 
 from fewfed.cli import options as opt
 from fewfed.cli.faults import explained_in_run, failed_runs
-from fewfed.cli.show import cell_reporter, out, progress, say, warn
+from fewfed.cli.printing import out, progress, say, warn
 from fewfed.engine import storage
 from fewfed.errors import ConfigError, DataError
+from fewfed.report.progress import cell_reporter
 from fewfed.reproduction.choice import chosen_runs
 from fewfed.reproduction.comparison import as_json as row_as_json
 from fewfed.reproduction.comparison import compared, curve_checks, rich_table, to_csv
@@ -125,11 +126,10 @@ def _run(session: Session, jobs: int, minutes: float | None) -> list[Update]:
     if not cells:
         say("all of these cells are finished")
         return []
-    with progress() as bar:
-        longest = max(cell.resolved.experiment.rounds for cell in cells)
-        report = cell_reporter(bar, len(cells), longest)
-        packing = packing_for(jobs)
-        endings = session.work(cells, packing, report, explained_in_run, minutes)
+    longest = max(cell.resolved.experiment.rounds for cell in cells)
+    packing = packing_for(jobs)
+    with progress(f"{len(cells)} runs", len(cells) * longest) as display:
+        endings = session.work(cells, packing, cell_reporter(display, longest), explained_in_run, minutes)
     if packing.why:
         say(packing.why)
     if session.kept is not None:

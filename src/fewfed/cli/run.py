@@ -12,8 +12,10 @@ from typing import Annotated
 import typer
 
 from fewfed.cli import options as opt
-from fewfed.cli.show import RoundProgress, progress, say, warn
+from fewfed.cli.printing import progress, say, warn
 from fewfed.errors import ConfigError, DataError
+from fewfed.metric import metric_of
+from fewfed.report.progress import RoundProgress
 from fewfed.runs.api import resume as resume_run
 from fewfed.runs.config_file import ConfigFile
 from fewfed.runs.execute import execute
@@ -41,23 +43,25 @@ def run(
         prepared = prepare(resolved)
     path = folder or default_folder(resolved)
     refuse_existing(path)
-    with progress() as bar:
-        task = bar.add_task(method, total=resolved.experiment.rounds, info="")
-        result = execute(prepared, path, [RoundProgress(bar, task)])
+    with progress(method, resolved.experiment.rounds) as display:
+        result = execute(prepared, path, [RoundProgress(display)])
     _tell(result, as_json)
 
 
 def resume(
     folder: Path,
     method: Annotated[str, typer.Option(help="The run's method again, where it is a file you have not run yet.")] = "",
+    network: Annotated[str, typer.Option(help="The run's network again, where it is such a file.")] = "",
     executor: Annotated[str, typer.Option(help="Another executor than the run had.")] = "",
     as_json: opt.AsJson = False,
 ) -> None:
     """Continue a run that was stopped."""
     resolved = Resolved.from_json(RunFolder.open(folder)[1])
-    with progress() as bar:
-        task = bar.add_task(resolved.spec, total=resolved.experiment.rounds, info="")
-        result = resume_run(folder, method=method, executor=executor, observers=[RoundProgress(bar, task)])
+    with progress(resolved.spec, resolved.experiment.rounds) as display:
+        watching = [RoundProgress(display)]
+        result = resume_run(
+            folder, method=method, network=network or None, executor=executor, observers=watching, progress=False
+        )
     _tell(result, as_json)
 
 
@@ -71,12 +75,13 @@ def lines_of(file: ConfigFile | None) -> Iterator[None]:
 
 
 def _tell(result: Result, as_json: bool) -> None:
-    accuracy = result.accuracy
+    found, shown = result.chosen, metric_of(result.metric).shown
+    of_which = "" if result.metric == "accuracy" else f"{metric_of(result.metric).title} "
     say(
         f"{result.method} ({result.preset}) on {result.data}, {result.split}, {result.clients} clients, "
-        f"seed {result.seed}: "
-        f"best {100 * accuracy.best:.2f} %, last {100 * accuracy.last:.2f} %, last 10 {100 * accuracy.last10:.2f} %"
-        + ("" if accuracy.best_validation is None else f", best validation {100 * accuracy.best_validation:.2f} %")
+        f"seed {result.seed}: {of_which}"
+        f"best {shown(found.best)}, last {shown(found.last)}, last 10 {shown(found.last10)}"
+        + ("" if found.best_validation is None else f", best validation {shown(found.best_validation)}")
     )
     say(
         f"{result.bytes['up'] / 1e6:.1f} MB up, {result.bytes['down'] / 1e6:.1f} MB down, {result.steps} steps, "

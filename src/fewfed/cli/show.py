@@ -1,100 +1,45 @@
-"""What a person sees while runs go on, and nothing when nobody looks."""
+"""`fewfed show`: runs that lie on the disk, as one table."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+import typer
 
-from fewfed.engine.loop import RoundView
-from fewfed.runs.cells import Update
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_PLAIN_WIDTH = 160
-"""Columns where output goes to a file or another program: tables are as wide as they need to be."""
-
-out = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
-err = Console(stderr=True, highlight=False)
+from fewfed.cli import options as opt
+from fewfed.cli.printing import out, say, warn
+from fewfed.engine import storage
+from fewfed.report.curves import require_matplotlib
+from fewfed.report.overview import overview
+from fewfed.report.survey import survey
+from fewfed.runs.naming import DEFAULT_OUT
 
 
-def say(text: str) -> None:
-    """A line of standard output, not broken at the width of a terminal and free of markup."""
-    out.print(text, markup=False, soft_wrap=True)
+def show(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Run folders, or folders with runs below them; none: 'runs'.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--csv", help="Write the table into this file.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw accuracy by round into this file.")] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Join runs, comparisons and reproduced tables into one table, finished or not.
 
-
-def warn(text: str) -> None:
-    """The same on standard error."""
-    err.print(text, markup=False, soft_wrap=True)
-
-
-class RoundProgress:
-    """The observer that draws a run's progress: round, accuracy, loss, rate, time left."""
-
-    def __init__(self, bar: Progress, task: TaskID) -> None:
-        self._bar = bar
-        self._task = task
-        self._began = time.monotonic()
-        self._first: int | None = None
-
-    def after_round(self, view: RoundView) -> None:
-        done = view.clock.round + 1
-        self._first = view.clock.round if self._first is None else self._first
-        rate = (done - self._first) / max(time.monotonic() - self._began, 1e-9)
-        accuracy, loss = view.record.added.get("accuracy"), view.record.added.get("loss")
-        shown = f"accuracy {100 * accuracy:5.2f} %  loss {loss:.3f}" if accuracy is not None else ""
-        self._bar.update(self._task, completed=done, info=f"{shown}  {rate:.1f} rounds/s")
-        self._bar.refresh()
-        for event in view.record.events:
-            warn(f"note: {event}")
-        for failure in view.record.failed:
-            reason = " ".join(failure.reason.split())
-            warn(f"left out: round {done}, phase '{failure.phase}', client {failure.client}: {reason}")
-
-
-@contextmanager
-def progress() -> Iterator[Progress]:
-    """Bars on a terminal, silence elsewhere. No refresh thread: workers are forked from this process."""
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[info]}"),
-        console=err,
-        auto_refresh=False,
-        disable=not err.is_terminal,
-    )
-    with shown(bar):
-        yield bar
-
-
-def shown(bar: Progress) -> AbstractContextManager[object]:
-    """The bar on a terminal; elsewhere it is not even started, since ending it would print a line."""
-    return bar if err.is_terminal else nullcontext()
-
-
-def cell_reporter(bar: Progress, cells: int, rounds: int) -> Callable[[Update], None]:
-    """One bar for a comparison: finished rounds of all its cells."""
-    task = bar.add_task(f"{cells} runs", total=cells * rounds, info="")
-    done: dict[str, int] = {}
-    last = 0.0
-
-    def report(update: Update) -> None:
-        nonlocal last
-        done[update.cell.name] = rounds if update.result or update.error else update.round
-        accuracy = f"{100 * update.accuracy:5.2f} %" if update.accuracy is not None else ""
-        bar.update(task, completed=sum(done.values()), info=f"{update.cell.name} {accuracy}")
-        if time.monotonic() - last > 0.2 or update.result:
-            bar.refresh()
-            last = time.monotonic()
-        if update.error:
-            warn(f"failed: {update.cell.name}: {' '.join(update.error.split())}")
-
-    return report
+    Runs that differ in their seeds alone are one row; settings that differ between rows have a column.
+    """
+    if plot is not None:
+        require_matplotlib()
+    found = overview(survey(folders or [DEFAULT_OUT]))
+    out.print(found.rich_table())
+    for line in found.remarks:
+        warn(line)
+    if file is not None:
+        storage.write(file, found.to_csv().encode())
+        say(f"table: {file}")
+    if plot is not None:
+        found.plot(plot)
+        say(f"picture: {plot}")
+    if as_json:
+        print(json.dumps(found.as_json(), default=str))

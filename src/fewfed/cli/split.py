@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fewfed.cli import options as opt
+from fewfed.cli.printing import out, say
 from fewfed.cli.run import lines_of
-from fewfed.cli.show import out, say
 from fewfed.data.skew import picture, plot_split
 from fewfed.data.sources import load
 from fewfed.runs.experiment import resolve

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewfed.data.arrays import tensor_of
 from fewfed.data.raw_inputs import RawInputs
 from fewfed.data.scaling import Scaling
 from fewfed.errors import DataError
@@ -17,10 +18,16 @@ from fewfed.errors import DataError
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and labels, row by row."""
+    """Inputs and labels, row by row: tensors, or arrays and lists of numbers, which become tensors."""
 
     x: Tensor
     y: Tensor
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.x, Tensor):
+            object.__setattr__(self, "x", tensor_of(self.x, "inputs", torch.float32))
+        if not isinstance(self.y, Tensor):
+            object.__setattr__(self, "y", tensor_of(self.y, "labels", torch.int64))
 
     def __len__(self) -> int:
         return len(self.y)
@@ -90,6 +97,7 @@ class Dataset:
 
 def checked(dataset: Dataset) -> Dataset:
     """The data set itself, or a `DataError` that names the part, the row and what was expected there."""
+    _check_kinds(dataset)
     for part, examples in (("train", dataset.train), ("test", dataset.test)):
         where = f"data '{dataset.name}', {part}"
         if examples.x.ndim and len(examples.x) == 0:
@@ -108,6 +116,30 @@ def checked(dataset: Dataset) -> Dataset:
                     f"data '{dataset.name}': {len(ids)} {name} ids for {len(examples)} rows; expected one a row"
                 )
     return dataset
+
+
+def _check_kinds(dataset: Dataset) -> None:
+    """Raise where a part of a data set is something else than it is declared to be: users make them by hand."""
+    if not isinstance(dataset, Dataset):
+        raise DataError(f"data is a {type(dataset).__name__}: expected Dataset(name, train, test, classes)")
+    if not isinstance(dataset.name, str) or not dataset.name:
+        raise DataError(f"the name of a data set is {dataset.name!r:.60}: expected a text that is not empty")
+    where = f"data '{dataset.name}'"
+    for part in ("train", "test"):
+        if not isinstance(getattr(dataset, part), Examples):
+            kind = type(getattr(dataset, part)).__name__
+            raise DataError(f"{where}: {part} is a {kind}: expected Examples(x, y)")
+    if not isinstance(dataset.classes, (int, np.integer)) or isinstance(dataset.classes, bool) or dataset.classes < 1:
+        raise DataError(f"{where}: classes = {dataset.classes!r:.60}: expected how many there are, a whole number")
+    for groups in (dataset.groups, dataset.test_groups):
+        if not isinstance(groups, Mapping):
+            raise DataError(f"{where}: groups are a {type(groups).__name__}: expected ids by the name of a grouping")
+        for name, ids in groups.items():
+            if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
+                raise DataError(
+                    f"{where}: {name} ids are no array of whole numbers: expected one number a row, counted from 0, "
+                    "and what the groups are called in group_names"
+                )
 
 
 def _check_inputs(x: Tensor, where: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def _dataset(about: dict[str, Any], tensors: dict[str, Tensor]) -> Dataset:
         about["name"],
         Examples(tensors["train.x"], tensors["train.y"]),
         Examples(tensors["test.x"], tensors["test.y"]),
-        about["classes"],
+        operator.index(about["classes"]),
         tuple(about["class_names"]),
         groups["groups"],
         {name: tuple(names) for name, names in about["group_names"].items()},

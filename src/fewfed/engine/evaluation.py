@@ -7,9 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from fewfed.data.federation import HeldOut
 from fewfed.engine import asking
+from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView
+from fewfed.engine.scoring import examined
+from fewfed.errors import ConfigError, did_you_mean
+from fewfed.metric import METRICS, metric_of
 from fewfed.plan import Random
 from fewfed.task import Score
 
@@ -28,6 +34,8 @@ class Evaluate:
     every: int = 1
     clients: int = 20
     """How many clients' own models are scored, a fixed draw; 0 = all."""
+    metric: str = "accuracy"
+    """What the run is judged by. Where it is no sum over parts of the rows, it is added to what the score reports."""
 
     def after_round(self, view: RoundView) -> None:
         if (view.clock.round + 1) % self.every and not view.clock.last:
@@ -39,28 +47,64 @@ class Evaluate:
     def _scored(self, view: RoundView, on: HeldOut) -> dict[str, Any]:
         if view.job.method.personal_model:
             return self._personal(view, on)
-        (score,) = view.executor.evaluate([asking.predictor(view.job, view.server, {})], on)
+        model = asking.predictor(view.job, view.server, {})
+        if metric_of(self.metric).needs_all_rows:
+            (one,) = examined(view.job, view.executor.answers([model], on), on)
+            return one.score.metrics() | {self.metric: one.whole[self.metric]}
+        (score,) = view.executor.evaluate([model], on)
         return score.metrics()
 
     def _personal(self, view: RoundView, on: HeldOut) -> dict[str, Any]:
         job = view.job
-        total = len(job.federation)
-        chosen: Sequence[int] = range(total)
-        if 0 < self.clients < total:
-            random = Random(job.plan.seed, "evaluated clients")
-            chosen = sorted(int(k) for k in random.numpy.choice(total, self.clients, replace=False))
-        scores = dict(zip(chosen, view.executor.evaluate_personal(view.server, chosen, on), strict=True))
-        found: dict[str, Any] = dict(_mean([score.metrics() for score in scores.values()]))
+        chosen = evaluated_clients(job, self.clients)
+        found: dict[str, Any]
+        if metric_of(self.metric).needs_all_rows:
+            each = list(examined(job, view.executor.answers_personal(view.server, chosen, on), on))
+            scores = dict(zip(chosen, (one.score for one in each), strict=True))
+            found = {self.metric: mean([one.whole[self.metric] for one in each])}
+        else:
+            scores = dict(zip(chosen, view.executor.evaluate_personal(view.server, chosen, on), strict=True))
+            found = {}
+        found = mean([score.metrics() for score in scores.values()]) | found
         if job.task.classes:
-            matched = [score.matched(job.federation.counts(client)) for client, score in scores.items()]
-            # A client may have no class that is among few validation rows.
-            found["accuracy_matched"] = _mean([None if math.isnan(rate) else rate for rate in matched])
+            found["accuracy_matched"] = mean([matched(job, client, score) for client, score in scores.items()])
         own = _own_groups(scores, job.federation.client_groups)
         if own:
-            means = _mean([score.compared for score in own.values()])
+            means = mean([score.compared for score in own.values()])
             found["per_group"] = {name: score.accuracy for name, score in own.items()}
-            found |= {f"{name}_own_group": mean for name, mean in means.items()}
+            found |= {f"{name}_own_group": value for name, value in means.items()}
         return found | {"evaluated_clients": len(scores)}
+
+
+def refuse_metric(job: Job, name: str) -> None:
+    """Raise `ConfigError` unless the run can be judged by that metric."""
+    has, kind = job.task.score_type.measures, type(job.task).__name__.lower()
+    if name not in METRICS:
+        raise ConfigError(did_you_mean("metric", name, has))
+    if name not in has:
+        raise ConfigError(f"metric '{name}' is not measured in {kind}: expected one of {', '.join(has)}")
+    if METRICS[name].needs_all_rows:
+        for on, rows in (("test", job.federation.test), ("validation", job.federation.validation)):
+            if len(rows) and len(torch.unique(rows.y)) < 2:
+                raise ConfigError(
+                    f"metric '{name}' needs rows of two classes, and the {on} rows are all of one: expected another "
+                    "metric, such as accuracy, or other rows"
+                )
+
+
+def evaluated_clients(job: Job, most: int) -> Sequence[int]:
+    """The clients whose own models are scored: all, or a fixed draw of so many; 0 = all."""
+    total = len(job.federation)
+    if not 0 < most < total:
+        return range(total)
+    random = Random(job.plan.seed, "evaluated clients")
+    return sorted(int(k) for k in random.numpy.choice(total, most, replace=False))
+
+
+def matched(job: Job, client: int, score: Score) -> float | None:
+    """A model's accuracy with a client's own label proportions; None where few rows have none of its classes."""
+    rate = score.matched(job.federation.counts(client))
+    return None if math.isnan(rate) else rate
 
 
 def _own_groups(scores: Mapping[int, Score], client_groups: Sequence[str]) -> dict[str, Score]:
@@ -71,11 +115,11 @@ def _own_groups(scores: Mapping[int, Score], client_groups: Sequence[str]) -> di
     return {name: groups[name] for name, groups in named.items() if name in groups}
 
 
-def _mean(values: Sequence[Any]) -> Any:
+def mean(values: Sequence[Any]) -> Any:
     """The mean of numbers, or of equal places in lists and dicts of them; None where one is missing."""
     first = values[0]
     if isinstance(first, dict):
-        return {name: _mean([value[name] for value in values]) for name in first}
+        return {name: mean([value[name] for value in values]) for name in first}
     if isinstance(first, list):
-        return [_mean(place) for place in zip(*values, strict=True)]
+        return [mean(place) for place in zip(*values, strict=True)]
     return None if None in values else sum(values) / len(values)

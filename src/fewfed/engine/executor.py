@@ -16,6 +16,7 @@ from fewfed.engine.events import Event
 from fewfed.engine.homes import Homes
 from fewfed.engine.outcomes import Outcome
 from fewfed.engine.schema import Schema
+from fewfed.engine.scoring import Answered
 from fewfed.phase import Clock, Phase
 from fewfed.task import Score
 from fewfed.tree import Tree
@@ -56,6 +57,12 @@ class Executor(Protocol):
         """Score every model on the whole test part, or on all validation rows."""
 
     def evaluate_personal(self, server: Tree, clients: Sequence[int], on: HeldOut = "test") -> list[Score]:
+        """The same for the own models of some clients."""
+
+    def answers(self, models: Iterable[Tree], on: HeldOut = "test") -> Iterator[Answered]:
+        """What every model says of all these rows: models one after another, each with its rows in their order."""
+
+    def answers_personal(self, server: Tree, clients: Sequence[int], on: HeldOut = "test") -> Iterator[Answered]:
         """The same for the own models of some clients."""
 
     def events(self) -> list[Event]:

@@ -42,6 +42,8 @@ class Job:
                 f"method '{self.method.label}' needs class labels: expected a classification task, not "
                 f"{type(self.task).__name__.lower()}; use a method that does not (such methods mix or count no labels)"
             )
+        if self.method.needs_stages:
+            self.net.require_stages(f"method '{self.method.label}'")
         self.method.check(self.setup)
 
     def training_of(self, phase: Phase) -> Training:

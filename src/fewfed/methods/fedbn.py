@@ -59,7 +59,7 @@ class FedBN(FedAvg):
 def batch_norm_names(net: Network) -> frozenset[str]:
     """Names in a model of every BatchNorm layer's parameters and buffers."""
     return frozenset(
-        ".".join(part for part in (stage, path, name) if part)
+        net.key(stage, f"{path}.{name}" if path else name)
         for stage in net.stages
         for path, module in net.module(stage).named_modules()
         if isinstance(module, BatchNorm)

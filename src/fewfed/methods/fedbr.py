@@ -40,6 +40,7 @@ class FedBR(FedAvg):
     family = "data sharing"
     paper = "Guo et al., FedBR: Improving FL on Heterogeneous Data via Local Learning Bias Reduction, ICML 2023"
     needs_classes = True
+    needs_stages = True
     presets = MappingProxyType(
         {"official": Preset({"lam": 1.0, "projector": "wide"}, {"optimizer": "sgd", "lr": 0.01, "weight_decay": 0.0})}
     )

@@ -27,6 +27,7 @@ class FedDecorr(FedAvg):
     family = "local objective"
     paper = "Shi et al., Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous FL, ICLR 2023"
     presets = MappingProxyType({"printed": Preset({"form": "printed"}, note="the equation, not the authors' code")})
+    needs_stages = True
     neutral = MappingProxyType({"weight": 0.0})
 
     weight: float = setting(0.1, "weight of the decorrelation; authors 0.1", ge=0)

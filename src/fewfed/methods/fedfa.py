@@ -63,6 +63,7 @@ class FedFA(Augmentation):
             "released": Preset({"gamma": "ones", "unbiased": True}, note="what the released code computes"),
         }
     )
+    needs_stages = True
     neutral = MappingProxyType({"p": 0.0})
 
     p: float = setting(0.5, "probability of noise, for each stage and batch; authors 0.5; 0 = none", ge=0, le=1)
@@ -129,7 +130,8 @@ class FedFA(Augmentation):
     def _channels(self, net: Network, shape: tuple[int, ...]) -> dict[str, int]:
         """Channels at each chosen stage; without spatial features anywhere, those of every stage but the last."""
         outputs = stage_outputs(net, shape)
-        chosen = self.stages or spatial_stages(net, shape) or net.stages[: net.penultimate]
+        named = tuple(net.stage_at(cut) for cut in self.stages)
+        chosen = named or spatial_stages(net, shape) or net.stages[: net.penultimate]
         return {stage: outputs[stage].shape[0 if self.channel == 1 else -1] for stage in chosen}
 
 

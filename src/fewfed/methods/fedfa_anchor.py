@@ -32,6 +32,7 @@ class FedFAAnchor(FedAvg):
     family = "feature alignment"
     paper = "Zhou, Zhang & Tsang, FedFA: Federated Learning with Feature Anchors, IEEE TMC 2024"
     needs_classes = True
+    needs_stages = True
     presets = MappingProxyType(
         {
             "released": Preset(

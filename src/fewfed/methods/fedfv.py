@@ -34,6 +34,7 @@ class FedFV(FedAvg):
     paper = "Wang et al., Federated Learning with Fair Averaging, IJCAI 2021"
     presets = MappingProxyType({"sem": Preset({"alpha": 0.5, "tau": 0}, note="SEM's comparison; alpha inferred")})
     neutral = None
+    another_aim = "in one dimension opposite updates contradict each other entirely, so it goes where neither is worse"
 
     alpha: float = setting(0.1, "fraction of clients, those with the largest losses, left as they are", ge=0, le=1)
     tau: int = setting(1, "rounds of absent clients' updates that count; 0 = none", ge=0)

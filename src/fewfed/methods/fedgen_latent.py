@@ -41,6 +41,7 @@ class FedGenLatent(FedAvg):
     family = "generator"
     paper = "Zhu et al., Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021"
     needs_classes = True
+    needs_stages = True
     neutral = MappingProxyType({"alpha": 0.0, "beta": 0.0})
 
     alpha: float = setting(10.0, "weight of generated features in local training; authors 10", ge=0)

@@ -49,6 +49,7 @@ class FedHarmo(FedAvg):
         }
     )
     neutral = MappingProxyType({"alpha": 0.0, "normalise": False})
+    another_aim = "it gives the inputs of all clients the same amplitudes, and with them the same curvature"
 
     alpha: float = setting(0.05, "length of the weight perturbation; authors 0.05; 0 = none", ge=0)
     normalise: bool = setting(True, "replace low-frequency amplitudes by the shared average")

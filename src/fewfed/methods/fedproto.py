@@ -38,6 +38,7 @@ class FedProto(FedAvg):
     family = "prototypes"
     paper = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022"
     needs_classes = True
+    needs_stages = True
     neutral = MappingProxyType({"weight": 0.0})
 
     weight: float = setting(1.0, "weight of the distance to prototypes; authors 1, CIFAR-10 0.1", ge=0)

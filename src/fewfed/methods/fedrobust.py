@@ -31,6 +31,7 @@ class FedRobust(FedAvg):
     family = "local objective"
     paper = "Reisizadeh et al., Robust Federated Learning: The Case of Affine Distribution Shifts, NeurIPS 2020"
     neutral = MappingProxyType({"ascent": 0.0})
+    another_aim = "it minimises the loss of distorted inputs"
 
     weight: float = setting(1.0, "lam, price of a distortion (recommended)", ge=0)
     ascent: float = setting(0.01, "step size of the distortion, whatever optimiser w has (recommended); 0 = none", ge=0)

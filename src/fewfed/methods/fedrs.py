@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fewfed.errors import ConfigError
 from fewfed.method import Batch, Context, Preset, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.network import Network
@@ -29,6 +28,7 @@ class FedRS(FedAvg):
     family = "local objective"
     paper = "Li and Zhan, FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data, 2021"
     needs_classes = True
+    needs_stages = True
     presets = MappingProxyType({"released": Preset({"scale": "graded", "bias": False})})
     neutral = MappingProxyType({"alpha": 1.0})
 
@@ -37,10 +37,6 @@ class FedRS(FedAvg):
         "present", "1 where the client has a class, or by how many rows it has"
     )
     bias: bool = setting(True, "whether the classifier has a bias, where the network's has one")
-
-    def check(self, setup: Setup) -> None:
-        if not setup.task.classes:
-            raise ConfigError("method 'fedrs' scales logits by class: expected a classification task")
 
     def server_init(self, setup: Setup) -> Tree:
         server = super().server_init(setup)

@@ -41,6 +41,7 @@ class FLAIR(Method):
     paper = "FLAIR, anonymous submission, ICLR 2025"
     personal_model = True
     needs_classes = True
+    needs_stages = True
     steps_differ = "each round also trains the autoencoder, and before round 1 every client does"
     presets = MappingProxyType(
         {

@@ -50,7 +50,7 @@ class FLea(FedAvg):
     bn_refresh: bool = setting(False, "an unmixed forward each step, so that BatchNorm sees unmixed features too")
 
     def check(self, setup: Setup) -> None:
-        cuts.position(setup.net, self.cut)
+        cuts.check(setup.net, self.cut, self.name)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         rows = shared_rows(self.share, features=cuts.role_at(self.cut), labels=Role.LABELS)

@@ -31,6 +31,7 @@ class FLUTE(Method):
     paper = "Liu et al., Federated Representation Learning in the Under-Parameterized Regime, ICML 2024"
     personal_model = True
     needs_classes = True
+    needs_stages = True
     presets = MappingProxyType(
         {
             "released": Preset(

@@ -29,6 +29,7 @@ class ManifoldMixUp(LabelMixing):
 
     name = "manifold-mixup"
     paper = "Verma et al., Manifold Mixup: Better Representations by Interpolating Hidden States, ICML 2019"
+    needs_stages = True
     neutral = MappingProxyType({"alpha": 0.0})
 
     alpha: float = setting(2.0, "lam ~ Beta(alpha, alpha); authors 2.0 (CIFAR); 0 = no mixing", ge=0)
@@ -54,4 +55,5 @@ class ManifoldMixUp(LabelMixing):
         return dataclasses.replace(mixed, net=ctx.net.tapped(tap)), batch._replace(x=tap(INPUT, batch.x))
 
     def _places(self, net: Network) -> tuple[str, ...]:
-        return (INPUT, *(self.stages or net.stages[: min(2, net.penultimate)]))
+        named = tuple(net.stage_at(cut) for cut in self.stages)
+        return (INPUT, *(named or net.stages[: min(2, net.penultimate)]))

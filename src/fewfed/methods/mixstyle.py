@@ -29,6 +29,7 @@ class MixStyle(Augmentation):
 
     name = "mixstyle"
     paper = "Zhou et al., Domain Generalization with MixStyle, ICLR 2021"
+    needs_stages = True
     neutral = MappingProxyType({"p": 0.0})
 
     p: float = setting(0.5, "probability of mixing, for each stage and batch; authors 0.5", ge=0, le=1)
@@ -70,4 +71,4 @@ class MixStyle(Augmentation):
         return dataclasses.replace(ctx, net=ctx.net.tapped(tap)), batch
 
     def _stages(self, net: Network, shape: tuple[int, ...]) -> tuple[str, ...]:
-        return self.stages or spatial_stages(net, shape)[:2]
+        return tuple(net.stage_at(cut) for cut in self.stages) or spatial_stages(net, shape)[:2]

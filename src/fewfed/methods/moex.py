@@ -34,7 +34,9 @@ class MoEx(LabelMixing):
             "cifar": Preset({"lam": 0.5, "q": 0.25}, note="authors' CIFAR values"),
         }
     )
+    needs_stages = True
     neutral = MappingProxyType({"q": 0.0})
+    another_aim = "it mixes the targets of rows whose inputs have opposite signs"
 
     lam: float = setting(0.9, "weight of a row's own label", ge=0, le=1)
     q: float = setting(0.5, "probability of the exchange, for each batch", ge=0, le=1)
@@ -49,7 +51,7 @@ class MoEx(LabelMixing):
         return {"order": random.permutation(size), "on": random.uniform(1)[0] < self.q}
 
     def augmented(self, own: Tree, ctx: Context, batch: Batch) -> tuple[Context, Batch]:
-        place = self.stage or ctx.net.stages[0]
+        place = ctx.net.stage_at(self.stage) if self.stage else ctx.net.stages[0]
 
         def tap(stage: str, x: Tensor) -> Tensor:
             if stage != place:

@@ -33,6 +33,7 @@ class Moon(FedAvg):
     name = "moon"
     family = "local objective"
     paper = "Li et al., Model-Contrastive Federated Learning, CVPR 2021"
+    needs_stages = True
     neutral = MappingProxyType({"mu": 0.0})
 
     mu: float = setting(5.0, "weight of the contrast; authors 5 for CIFAR-10, grid 0.001 to 10", ge=0)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
-import importlib.util
 import pkgutil
-import re
-import sys
 import typing
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from fewfed import methods as package
 from fewfed.changed import FUNCTIONS, hint, refuse_old_functions
+from fewfed.code_file import run_file
 from fewfed.errors import ConfigError, FewfedError, did_you_mean, told
 from fewfed.method import Method, Preset
-from fewfed.settings import make, shown
+from fewfed.settings import make
+from fewfed.spelling import Spelled, spelled
 
-_LONGEST = 4096
-_DEEPEST = 16
-"""Longest name of a method, which may be the path of a file, and most wrappers around one."""
+EXPECTED = "a Python file that defines one method"
+"""What a file is that names a method."""
 
 
 @dataclass(frozen=True)
@@ -57,24 +55,47 @@ def _found() -> Mapping[tuple[str, str], type[Method]]:
 
 def choose(spec: str, values: Mapping[str, Any] | None = None) -> Chosen:
     """The method a text names, with `values` over its preset's, over its defaults. `a.b=1` sets b of what a wraps."""
-    values = dict(values or {})
-    if len(spec) > _LONGEST or spec.count("(") > _DEEPEST:
-        raise ConfigError(f"method {shown(spec)}: expected a short name with at most {_DEEPEST} brackets", key="method")
-    wrapped = re.fullmatch(r"([\w-]+(?::[\w-]+)?)\((.+)\)", spec.strip())
-    if wrapped:
-        return _wrap(wrapped[1], wrapped[2], values)
-    name, _, preset = spec.strip().partition(":")
+    return _chosen(spelled(spec), dict(values or {}))
+
+
+def _chosen(written: Spelled, values: Mapping[str, Any]) -> Chosen:
+    if written.inner is not None:
+        return _wrap(written, written.inner, values)
+    name, preset = written.name, written.preset
     # A file is its own method even where it carries the name of one of this package's.
-    from_file = name.endswith(".py")
-    cls = _from_file(name) if from_file else _lookup(name)
-    known = ("paper", *cls.presets) if from_file else presets_of(name)
+    cls = class_of(name)
+    known = ("paper", *cls.presets) if written.is_file else presets_of(name)
     if preset and preset not in known:
-        raise ConfigError(did_you_mean(f"preset of method '{cls.name}'", preset, known), key="method", value=spec)
-    if not from_file and (name, preset) in _found():
+        raise ConfigError(
+            did_you_mean(f"preset of method '{cls.name}'", preset, known), key="method", value=written.alone
+        )
+    if not written.is_file and (name, preset) in _found():
         cls = _found()[name, preset]
     chosen = cls.presets.get(preset, Preset())
     training = {**cls.own_training, **chosen.training}
     return Chosen(_made(cls, {**chosen.method, **values}), preset or "paper", training)
+
+
+def class_of(name: str) -> type[Method]:
+    """The class of a registered method, or that in a file."""
+    return _from_file(name) if name.endswith(".py") else _lookup(name)
+
+
+def label_of(spec: str) -> str:
+    """A method as tables show it: as it is written, and a file by the name of the method in it."""
+    return _label(spelled(spec))
+
+
+def own_name(spec: str) -> str:
+    """The name of a method without preset, of a wrapper without what it is around, of a file that of its method."""
+    written = spelled(spec)
+    return class_of(written.name).name if written.is_file else written.name
+
+
+def _label(written: Spelled) -> str:
+    name = class_of(written.name).name if written.is_file else written.name
+    alone = f"{name}:{written.preset}" if written.preset else name
+    return alone if written.inner is None else f"{alone}({_label(written.inner)})"
 
 
 def _made(cls: type[Method], values: Mapping[str, Any]) -> Method:
@@ -92,15 +113,15 @@ def wrapped_field(cls: type[Method]) -> str | None:
     return next((name for name, hint in typing.get_type_hints(cls).items() if hint is Method), None)
 
 
-def _wrap(outer: str, inner: str, values: dict[str, Any]) -> Chosen:
-    name = outer.split(":")[0]
-    field = wrapped_field(_lookup(name))
+def _wrap(outer: Spelled, inner: Spelled, values: Mapping[str, Any]) -> Chosen:
+    cls = class_of(outer.name)
+    field = wrapped_field(cls)
     if field is None:
-        raise ConfigError(f"method '{name}' wraps nothing: write '{name}' without brackets", key="method")
+        raise ConfigError(f"method '{cls.name}' wraps nothing: write '{outer.name}' without brackets", key="method")
     prefix = f"{field}."
-    inside = choose(inner, {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)})
+    inside = _chosen(inner, {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)})
     own = {k: v for k, v in values.items() if not k.startswith(prefix)}
-    around = choose(outer, {field: inside.method, **own})
+    around = _chosen(dataclasses.replace(outer, inner=None), {field: inside.method, **own})
     preset = around.preset if around.preset != "paper" else inside.preset
     return Chosen(around.method, preset, {**inside.training, **around.training})
 
@@ -113,23 +134,11 @@ def _lookup(name: str) -> type[Method]:
 
 
 def _from_file(path: str) -> type[Method]:
-    file = Path(path)
-    if not _is_file(file):
-        raise ConfigError(f"there is no method file '{path}': expected a Python file that defines one method")
-    module_name = f"fewfed_user_method_{file.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Registered by name, as the import system does: dataclasses look their module up there.
-    sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # Also `sys.exit()`, which a script may end with.
-        why = told(error) + (hint(error) if isinstance(error, Exception) else "")
-        raise ConfigError(f"method file '{path}' cannot be loaded: {why}") from error
+        module = run_file(path, "method", EXPECTED)
+    except ConfigError as error:
+        cause = error.__cause__
+        raise ConfigError(f"{error}{hint(cause) if isinstance(cause, Exception) else ''}") from cause
     found = _methods_in(module)
     if len(found) != 1:
         raise ConfigError(f"'{path}' defines {len(found)} methods: expected one subclass of Method with a name")
@@ -138,15 +147,12 @@ def _from_file(path: str) -> type[Method]:
     return found[0]
 
 
-def _is_file(file: Path) -> bool:
-    try:
-        return file.is_file()
-    except (OSError, ValueError):  # A name that no file can have.
-        return False
-
-
 def _refuse_odd_class(cls: type[Method], path: str) -> None:
     """Raise where what a class says of itself cannot be used."""
+    try:
+        typing.get_type_hints(cls)
+    except Exception as error:  # A name that is only imported for type checkers, say.
+        raise ConfigError(f"'{path}': the annotations of {cls.__name__} cannot be read: {told(error)}") from error
     name: Any = cls.name
     if not isinstance(name, str) or not name:
         raise ConfigError(f"'{path}': {cls.__name__}.name is {name!r}: expected a text that is not empty")

@@ -1,4 +1,4 @@
-"""The networks of the papers and a few small ones, by name."""
+"""The networks of the papers and a few small ones, by name, and a user's own from a file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from fewfed import tree
 from fewfed.errors import ConfigError, did_you_mean
@@ -15,6 +16,7 @@ from fewfed.networks import (
     alexnet,
     audionet,
     digits_cnn,
+    from_file,
     harnet,
     lenet5,
     mcmahan_cnn,
@@ -76,10 +78,16 @@ def names() -> tuple[str, ...]:
     return tuple(_NETWORKS)
 
 
-def build(name: str, shape: Shape, classes: int, seed: int) -> Network:
-    """A network for inputs of `shape` whose first weights depend on the seed alone."""
+def build(name: str, shape: Shape, classes: int, seed: int, example: Tensor | None = None) -> Network:
+    """A network for inputs of `shape` whose first weights depend on the seed alone.
+
+    `name` may be a user's file, as in `net.py:build`; `example` is then a few inputs to find its stages with.
+    """
+    own = from_file.named_in(name)
+    if own is not None:
+        return from_file.build(own, tuple(shape), classes, seed, example)
     if name not in _NETWORKS:
-        raise ConfigError(did_you_mean("network", name, _NETWORKS))
+        raise ConfigError(did_you_mean("network", name, _NETWORKS) + _own(name))
     if classes < 2:
         raise ConfigError(f"network '{name}' was asked for {classes} classes: expected at least 2")
     # `torch.manual_seed` would reseed the accelerators as well, which `fork_rng` does not restore here.
@@ -93,6 +101,11 @@ def forms(name: str, shape: Shape, classes: int) -> dict[str, tuple[int, ...]]:
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         made = _NETWORKS[name].make(tuple(shape), classes)
         return {path: tuple(leaf.shape) for path, leaf in tree.leaves(made.model())}
+
+
+def _own(name: str) -> str:
+    """What else to say where a name was meant as somebody's own."""
+    return " (one of your own is named as path/to/net.py:build)" if {"/", ":", "."} & set(name) else ""
 
 
 def default_for(data_name: str, shape: Shape) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fewfed.errors import ConfigError, FewfedError, told
 from fewfed.method import Method
-from fewfed.methods.registry import presets_of, registered, wrapped_field
+from fewfed.methods.registry import choose, class_of, label_of, presets_of, registered, wrapped_field
 from fewfed.phase import Clock, Cohort, Phase, Upload
 from fewfed.settings import describe
+from fewfed.spelling import spelled
 from fewfed.training import Training
 
 _ROUNDS = 1000
@@ -18,29 +20,48 @@ _ROUNDS = 1000
 
 def entry(cls: type[Method]) -> dict[str, Any]:
     """Everything about one registered method, JSON-able."""
-    method = cls()
-    inner = wrapped_field(cls)
+    return _entry(cls(), cls.name, presets_of(cls.name), [cls()])
+
+
+def entry_of(spec: str) -> dict[str, Any]:
+    """The same about any method that a user can name: a preset, a file, one around another."""
+    written, method = spelled(spec), choose(spec).method
+    presets = ("paper", *class_of(written.name).presets) if written.is_file else presets_of(written.name)
+    layers = method.layers if written.inner else (method,)
+    return _entry(method, label_of(spec), presets, layers)
+
+
+def _entry(method: Method, name: str, presets: Sequence[str], layers: Sequence[Method]) -> dict[str, Any]:
+    cls = type(method)
     return {
-        "name": cls.name,
+        "name": name,
         "family": cls.family,
         "paper": cls.paper,
-        "summary": (cls.__doc__ or "").strip().splitlines()[0],
-        "presets": list(presets_of(cls.name)),
-        "wraps": inner is not None,
+        "summary": next(iter((cls.__doc__ or "").strip().splitlines()), ""),
+        "presets": list(presets),
+        "wraps": wrapped_field(cls) is not None and len(layers) == 1,
         "personal_model": bool(method.personal_model),
         "parameters": [
-            {
-                "name": field.name,
-                "type": field.type,
-                "default": field.default,
-                "range": field.range,
-                "help": field.help,
-            }
-            for field in describe(cls)
-            if field.name != inner
+            parameter for depth, layer in enumerate(layers) for parameter in _parameters(layer, "inner." * depth)
         ],
         "phases": [_phase(phase, when) for phase, when in phases(method)],
     }
+
+
+def _parameters(method: Method, prefix: str) -> list[dict[str, Any]]:
+    """The fields of one method, with the values it has; `prefix` is what stands before them for what is wrapped."""
+    inner = wrapped_field(type(method))
+    return [
+        {
+            "name": prefix + field.name,
+            "type": field.type,
+            "default": getattr(method, field.name),
+            "range": field.range,
+            "help": field.help,
+        }
+        for field in describe(type(method))
+        if field.name != inner
+    ]
 
 
 def catalogue() -> list[dict[str, Any]]:
@@ -51,9 +72,18 @@ def phases(method: Method) -> list[tuple[Phase, str]]:
     """Every phase a method has, with the rounds it belongs to."""
     seen: dict[str, tuple[Phase, list[int]]] = {}
     for number in range(_ROUNDS):
-        for phase in method.phases(Clock(number, _ROUNDS, Training().epochs)):
+        for phase in _asked(method, Clock(number, _ROUNDS, Training().epochs)):
             seen.setdefault(phase.name, (phase, []))[1].append(number)
     return [(phase, _when(rounds)) for phase, rounds in seen.values()]
+
+
+def _asked(method: Method, clock: Clock) -> tuple[Phase, ...]:
+    try:
+        return tuple(method.phases(clock))
+    except FewfedError:
+        raise
+    except Exception as error:  # A class of the user's may do anything.
+        raise ConfigError(f"method '{method.label}' cannot say its phases: {told(error)}", key="method") from error
 
 
 def _when(rounds: list[int]) -> str:

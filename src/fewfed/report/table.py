@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fewfed.metric import Metric, metric_of
 from fewfed.runs.results import Result, joined_notes
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ class Spread:
     """Mean and sample standard deviation over seeds."""
 
     mean: float
-    deviation: float
+    deviation: float | None
+    """None with one seed: nothing is known about it."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
     @classmethod
     def of_all(cls, values: Sequence[float | None]) -> Spread | None:
@@ -33,7 +35,17 @@ class Spread:
         return cls.of(there) if len(there) == len(values) else None
 
     def percent(self) -> str:
-        return f"{100 * self.mean:.1f} ±{100 * self.deviation:4.1f}"
+        return self._shown(100, 1)
+
+    def shown(self, metric: Metric) -> str:
+        """As numbers of a metric are shown, without their unit."""
+        return self.percent() if metric.is_share else self._shown(1, 3)
+
+    def _shown(self, times: int, digits: int) -> str:
+        mean = f"{times * self.mean:.{digits}f}"
+        if self.deviation is None:
+            return mean
+        return f"{mean} ±{times * self.deviation:{digits + 3}.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -53,54 +65,63 @@ class Row:
     note: str = ""
     """What is said about its data and splits."""
     best_validation: Spread | None = None
-    """Test accuracy in the round that was best on the validation rows; None where a run has no such rows."""
+    """On the test part in the round that was best on the validation rows; None where a run has no such rows."""
+    metric: str = "accuracy"
+    """What the spreads are of."""
+
+    @property
+    def rank(self) -> float:
+        """The larger the better."""
+        return -self.last10.mean if metric_of(self.metric).lower_is_better else self.last10.mean
 
 
 def rows(results: Sequence[tuple[str, Result]]) -> list[Row]:
-    """One row a method, in the order methods first appear."""
-    names = list(dict.fromkeys(name for name, _ in results))
-    return [_row(name, [result for other, result in results if other == name]) for name in names]
+    """One row a method, in the order methods first appear; several where its runs are judged by different metrics."""
+    kinds = list(dict.fromkeys((name, result.metric) for name, result in results))
+    return [_row(*kind, [result for name, result in results if (name, result.metric) == kind]) for kind in kinds]
 
 
 def rich_table(table: Sequence[Row], title: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    caption = "accuracy in %, mean ± standard deviation over seeds; MB of a whole run"
     # Every number fits into 80 columns: names of methods are what a narrow terminal folds.
-    made = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    made = Table(title=title, caption=_caption(table), box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     made.add_column("method", overflow="fold", min_width=8)
+    judged = len({row.metric for row in table}) > 1
     validated = any(row.best_validation for row in table)
-    accuracies = ("best", "last", "last 10", *(["best valid."] if validated else []))
-    for column in (*accuracies, "seeds", "MB up", "down", "steps", "s"):
+    spreads = ("best", "last", "last 10", *(["best valid."] if validated else []))
+    for column in (*(["metric"] if judged else []), *spreads, "seeds", "MB up", "down", "steps", "s"):
         made.add_column(column, justify="right", no_wrap=True)
     failures = any(row.failed for row in table)
     if failures:
         made.add_column("left out", justify="right")
-    top = max((row.last10.mean for row in table), default=0.0)
     for row in table:
+        metric = metric_of(row.metric)
         cells = [
             row.method,
-            row.best.percent(),
-            row.last.percent(),
-            row.last10.percent(),
-            *([row.best_validation.percent() if row.best_validation else ""] if validated else []),
+            *([metric.title] if judged else []),
+            row.best.shown(metric),
+            row.last.shown(metric),
+            row.last10.shown(metric),
+            *([row.best_validation.shown(metric) if row.best_validation else ""] if validated else []),
             str(row.seeds),
             f"{row.mb_up:.1f}",
             f"{row.mb_down:.1f}",
             f"{row.steps:.0f}",
             f"{row.seconds:.0f}",
         ]
-        made.add_row(*cells, *([str(row.failed)] if failures else []), style="bold" if row.last10.mean == top else "")
+        top = max(other.rank for other in table if other.metric == row.metric)
+        made.add_row(*cells, *([str(row.failed)] if failures else []), style="bold" if row.rank == top else "")
     return made
 
 
 def to_csv(table: Sequence[Row]) -> str:
-    """The same rows for other programs; accuracies as fractions."""
+    """The same rows for other programs; accuracies and the like as fractions, no deviation with one seed."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     spreads = ("best", "last", "last10", "best_validation")
-    plain = ("mb_up", "mb_down", "steps", "seconds", "failed", "note")
+    plain = ("mb_up", "mb_down", "steps", "seconds", "failed", "note", "metric")
     writer.writerow(["method", "seeds", *(f"{name}_{part}" for name in spreads for part in ("mean", "sd")), *plain])
     for row in table:
         numbers = [
@@ -110,20 +131,34 @@ def to_csv(table: Sequence[Row]) -> str:
     return out.getvalue()
 
 
-def _row(name: str, results: Sequence[Result]) -> Row:
+def _caption(table: Sequence[Row]) -> str:
+    found = [metric_of(name) for name in dict.fromkeys(row.metric for row in table)]
+    what = ", ".join(f"{metric.title} in %" if metric.is_share else metric.title for metric in found)
+    lower = [metric.title for metric in found if metric.lower_is_better]
+    several = any(row.seeds > 1 for row in table)
+    parts = [
+        f"{what}, {'mean ± standard deviation over seeds' if several else 'one seed'}",
+        *([f"lower is better ({', '.join(lower)})" if len(found) > 1 else "lower is better"] if lower else []),
+        "MB of a whole run",
+    ]
+    return "; ".join(parts)
+
+
+def _row(name: str, metric: str, results: Sequence[Result]) -> Row:
     return Row(
         method=name,
         seeds=len(results),
-        best=Spread.of([result.accuracy.best for result in results]),
-        last=Spread.of([result.accuracy.last for result in results]),
-        last10=Spread.of([result.accuracy.last10 for result in results]),
+        best=Spread.of([result.chosen.best for result in results]),
+        last=Spread.of([result.chosen.last for result in results]),
+        last10=Spread.of([result.chosen.last10 for result in results]),
         mb_up=statistics.fmean(result.bytes["up"] for result in results) / 1e6,
         mb_down=statistics.fmean(result.bytes["down"] for result in results) / 1e6,
         steps=statistics.fmean(result.steps for result in results),
         seconds=statistics.fmean(result.seconds for result in results),
         failed=sum(result.failed for result in results),
         note=joined_notes(result.note for result in results),
-        best_validation=Spread.of_all([result.accuracy.best_validation for result in results]),
+        best_validation=Spread.of_all([result.chosen.best_validation for result in results]),
+        metric=metric,
     )
 
 

@@ -49,11 +49,11 @@ class Row:
         """Whether the difference lies within two deviations, ours and the paper's together."""
         if self.published is None or self.difference is None:
             return ""
-        if self.seeds < 2:
-            return "one seed"
         ours: Spread | None = getattr(self, compare)
         if ours is None:
             return ""
+        if ours.deviation is None:
+            return "one seed"
         if abs(self.difference) <= 2 * math.hypot(100 * ours.deviation, self.published.sd or 0.0):
             return "agrees"
         return "higher" if self.difference > 0 else "lower"
@@ -89,7 +89,7 @@ def to_csv(study: Study, rows: Sequence[Row]) -> str:
     against = ("published_mean", "published_sd", "difference")
     writer.writerow([*study.axes, "seeds", "rounds", *accuracies, *study.terms, *against, "note"])
     for row in rows:
-        ours = [_two(number) for name in HEADINGS for number in _percents(getattr(row, name), row.seeds)]
+        ours = [_two(number) for name in HEADINGS for number in _percents(getattr(row, name))]
         theirs = (row.published.mean, row.published.sd) if row.published else (None, None)
         terms = [f"{row.terms[term]:.4f}" if term in row.terms else "" for term in study.terms]
         axes = [row.at.get(axis, "") for axis in study.axes]
@@ -102,7 +102,7 @@ def to_csv(study: Study, rows: Sequence[Row]) -> str:
 def as_json(row: Row) -> dict[str, Any]:
     """A row as plain values; accuracies in percent."""
     accuracies = {
-        name: {"mean": 100 * spread.mean, "sd": 100 * spread.deviation if row.seeds > 1 else None}
+        name: dict(zip(("mean", "sd"), _percents(spread), strict=True))
         for name in accuracies_of([row])
         if (spread := getattr(row, name))
     }
@@ -122,9 +122,10 @@ def rich_table(study: Study, rows: Sequence[Row]) -> Table:
     shown = [axis for axis in study.axes if axis == "method" or len({row.at.get(axis) for row in rows}) > 1]
     common = ", ".join(_named(axis, rows[0].at[axis]) for axis in study.axes if axis not in shown)
     rounds = "/".join(str(count) for count in sorted({row.rounds for row in rows}))
+    seeds = max(row.seeds for row in rows)
     made = Table(
         title=escape(f"{study.name}: {common + ', ' if common else ''}{rounds} rounds"),
-        caption="accuracy in %, mean ± standard deviation over seeds",
+        caption=f"accuracy in %, {'mean ± standard deviation over seeds' if seeds > 1 else 'one seed'}",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         collapse_padding=True,
@@ -140,7 +141,7 @@ def rich_table(study: Study, rows: Sequence[Row]) -> Table:
         made.add_row(
             *(escape(str(row.at.get(axis, ""))) for axis in shown),
             str(row.seeds),
-            *(_percent(getattr(row, name), row.seeds) for name in accuracies),
+            *(spread.percent() if (spread := getattr(row, name)) else "" for name in accuracies),
             *(f"{row.terms[term]:.3f}" if term in row.terms else "" for term in study.terms),
             _printed(row.published),
             f"{row.difference:+.1f}" if row.difference is not None else "",
@@ -187,16 +188,10 @@ def _printed(value: PublishedValue | None) -> str:
     return f"{value.mean:.1f}" if value.sd is None else f"{value.mean:.1f} ±{value.sd:4.1f}"
 
 
-def _percent(spread: Spread | None, seeds: int) -> str:
-    if spread is None:
-        return ""
-    return spread.percent() if seeds > 1 else f"{100 * spread.mean:.1f}"
-
-
-def _percents(spread: Spread | None, seeds: int) -> tuple[float | None, float | None]:
+def _percents(spread: Spread | None) -> tuple[float | None, float | None]:
     if spread is None:
         return None, None
-    return 100 * spread.mean, 100 * spread.deviation if seeds > 1 else None
+    return 100 * spread.mean, None if spread.deviation is None else 100 * spread.deviation
 
 
 def _two(number: float | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fewfed.errors import RunError
 from fewfed.reproduction.study import Study
-from fewfed.runs.results import Accuracy, best_on_validation
+from fewfed.runs.results import Summary, best_on_validation
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Outcome:
     """Which of the values belongs to the round that is best by the metric on the validation rows."""
 
     @property
-    def accuracy(self) -> Accuracy:
-        return Accuracy.of(self.values, self.chosen)
+    def accuracy(self) -> Summary:
+        return Summary.of(self.values, self.chosen)
 
 
 def outcome_of(study: Study, metrics: Sequence[Mapping[str, Any]], note: str = "") -> Outcome:

@@ -93,7 +93,7 @@ def _line(study: Study, at: Coordinates, row: Row | None, compare: str, shown: S
     else:
         cells = [
             str(row.seeds),
-            *(_spread(getattr(row, name), row.seeds) for name in shown),
+            *(_spread(getattr(row, name)) for name in shown),
             *(f"{row.terms[term]:.3f}" if term in row.terms else "" for term in study.terms),
             published,
             "" if row.difference is None else f"{row.difference:+.1f}",
@@ -145,8 +145,8 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _spread(spread: Spread | None, seeds: int) -> str:
+def _spread(spread: Spread | None) -> str:
     if spread is None:
         return ""
     mean = f"{100 * spread.mean:.1f}"
-    return f"{mean} ± {100 * spread.deviation:.1f}" if seeds > 1 else mean
+    return mean if spread.deviation is None else f"{mean} ± {100 * spread.deviation:.1f}"

@@ -1,103 +1,203 @@
-"""The doors of the package: run a method, and go on with a run that was stopped."""
+"""The doors of the package: run a method, go on with a run that was stopped, compare methods, look at runs."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+import os
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
-from fewfed.data.examples import Dataset, checked
+from fewfed.data.examples import Dataset
 from fewfed.data.readers.options import DataOptions
 from fewfed.engine.executors.registry import plugin_of
 from fewfed.engine.loop import Observer
+from fewfed.errors import ConfigError, RunError
 from fewfed.network import Network
+from fewfed.runs import given
+from fewfed.runs.cells import failure_of
+from fewfed.runs.comparison import DEFAULT_FOLDER, planned
 from fewfed.runs.execute import continued, execute
+from fewfed.runs.executors import packing_for
 from fewfed.runs.experiment import Experiment, Resolved, layered
 from fewfed.runs.folder import RunFolder, refuse_existing
-from fewfed.runs.naming import default_folder
+from fewfed.runs.naming import DEFAULT_OUT, default_folder
 from fewfed.runs.prepare import prepare
 from fewfed.runs.results import Result
 from fewfed.runs.user_code import refuse_unknown, remember_named
 from fewfed.training import Training
 
+if TYPE_CHECKING:
+    from fewfed.report.comparison import Comparison
+    from fewfed.report.overview import Overview
+
+Named = Mapping[str, Any]
+"""Settings by name, where a program need not make an object of them."""
+Where = str | PathLike[str]
+
 
 def run(
-    method: str,
-    experiment: Experiment | None = None,
-    training: Training | None = None,
+    method: Where,
+    experiment: Experiment | Named | None = None,
+    training: Training | Named | None = None,
     *,
-    values: dict[str, Any] | None = None,
-    options: DataOptions | None = None,
+    values: Named | None = None,
+    options: DataOptions | Named | None = None,
     executor: Any = None,
-    data: Dataset | None = None,
-    network: nn.Module | Network | None = None,
-    out: Path | str | None = None,
+    data: Dataset | Where | None = None,
+    network: nn.Module | Network | Where | None = None,
+    out: Where | None = None,
     observers: Sequence[Observer] = (),
+    progress: bool | None = None,
 ) -> Result:
     """Run one method. `values` are its hyper-parameters; `data` and `network` may be your own objects.
 
+    `network` may be any `nn.Module`, or what `Experiment(network=...)` takes: a name, or a file as in "net.py:build".
+
     Fields that `training` does not name are the method's own (`Training(epochs=2)` leaves SCAFFOLD its plain SGD).
     `executor` is a name, or an executor's options, such as `fewfed.engine.executors.cuda.options.Options(streams=4)`.
+    `progress` is shown on a terminal and in notebooks; True shows it wherever the program runs, False nowhere.
     """
-    experiment = _describing(experiment or Experiment(), data, network)
-    executors: dict[str, dict[str, Any]] = {}
-    if isinstance(executor, str):
-        experiment = dataclasses.replace(experiment, executor=executor)
-    elif executor is not None:
-        owner = plugin_of(executor)
-        experiment = dataclasses.replace(experiment, executor=owner.name)
-        executors[owner.name] = {
-            field.name: getattr(executor, field.name)
-            for field in dataclasses.fields(executor)
-            if getattr(executor, field.name) != field.default
-        }
-    stated = training.stated() if training else {}
-    resolved = layered(method, values or {}, experiment, stated, options or DataOptions(), executors)
-    prepared = prepare(resolved, data=None if data is None else checked(data), network=network)
-    path = Path(out) if out else default_folder(resolved)
+    spec, shown, watching = given.method_of(method), given.wanted(progress), given.observers_of(observers)
+    described, own = given.experiment_of(experiment, data, network)
+    on, executors = _executor_of(executor)
+    described = dataclasses.replace(described, executor=on) if on else described
+    stated, chosen = given.training_of(training), given.options_of(options)
+    resolved = layered(spec, given.values_of(values), described, stated, chosen, executors)
+    prepared = prepare(resolved, data=own.data, network=own.network)
+    path = given.folder_of(out, "out") if out else default_folder(resolved)
     refuse_existing(path)
-    return execute(prepared, path, observers)
+    return _watched(spec, resolved.experiment.rounds, shown, lambda seen: execute(prepared, path, [*watching, *seen]))
 
 
 def resume(
-    folder: Path | str,
+    folder: Where,
     *,
     data: Dataset | None = None,
-    network: nn.Module | Network | None = None,
-    method: str = "",
+    network: nn.Module | Network | Where | None = None,
+    method: Where = "",
     executor: str = "",
     observers: Sequence[Observer] = (),
+    progress: bool | None = None,
 ) -> Result:
     """Continue a run that was stopped; a finished one is returned as it is. Own data and networks are given again.
 
     `method`: the run's method, named again. Needed where it is a file that you have not run before, since a folder
-    from somebody else must not decide which code runs here; or where that file lies elsewhere by now.
-    `executor`: another one than the run had, where this machine lacks that.
+    from somebody else must not decide which code runs here; or where that file lies elsewhere by now. The same goes for
+    `network` where the run's network is a file.
+    `executor`: another one than the run had, where this machine lacks that. `progress`: as in `run`.
     """
-    path = Path(folder)
+    path, spec, watching = given.folder_of(folder, "folder"), given.method_of(method), given.observers_of(observers)
+    own, shown = given.own_of(data, network), given.wanted(progress)
+    if not isinstance(executor, str):
+        raise ConfigError(
+            "a resumed run keeps its executor's options: expected the name of another one", key="executor"
+        )
     opened, config = RunFolder.open(path)
     finished = opened.result()
-    if finished is not None and opened.has_model():  # A model that is lost is made again from the checkpoint.
+    if finished is not None and opened.is_whole():  # What is lost is made again from the checkpoint.
         return Result.from_json(finished)
     recorded = Resolved.from_json(config)
-    if method:
-        recorded = recorded.named(method)
-    else:
-        refuse_unknown(recorded.spec, path)
-    own = None if data is None else checked(data)
-    prepared = prepare(recorded.on(executor) if executor else recorded, data=own, network=network)
-    if method:
-        remember_named(method)
-    return continued(prepared, path, observers)
+    name = os.fspath(network) if isinstance(network, (str, PathLike)) else ""
+    recorded = recorded.named(spec) if spec else recorded
+    recorded = recorded.with_network(name) if name else recorded
+    refuse_unknown(recorded, path, [kind for kind, said in (("method", spec), ("network", name)) if said])
+    prepared = prepare(recorded.on(executor) if executor else recorded, data=own.data, network=own.network)
+    remember_named(recorded)
+    rounds = recorded.experiment.rounds
+    return _watched(recorded.spec, rounds, shown, lambda seen: continued(prepared, path, [*watching, *seen]))
 
 
-def _describing(experiment: Experiment, data: Dataset | None, network: nn.Module | Network | None) -> Experiment:
-    """The experiment with the names of the user's own objects in place of those it would have looked up."""
-    if data is not None:
-        experiment = dataclasses.replace(experiment, data=data.name)
-    if network is not None:
-        experiment = dataclasses.replace(experiment, network=Network.of(network).name)  # type: ignore[arg-type]
-    return experiment
+def compare(
+    methods: Sequence[Where],
+    experiment: Experiment | Named | None = None,
+    training: Training | Named | None = None,
+    *,
+    seeds: int = 1,
+    jobs: int = 0,
+    values: Named | None = None,
+    options: DataOptions | Named | None = None,
+    executor: Any = None,
+    data: Dataset | Where | None = None,
+    network: nn.Module | Network | Where | None = None,
+    out: Where | None = None,
+    progress: bool | None = None,
+) -> Comparison:
+    """Run several methods over several seeds on the same splits and cohorts: `fewfed compare` for programs.
+
+    `seeds`: so many for each method, from the experiment's on. `jobs`: runs at once; 0 = what the machine has room for.
+    `values` are as `--set` takes them: `{"mu": 0.1}` goes to every method that has such a field, `{"fedprox.mu": 0.1}`
+    to one. The first weights of a network of your own are the same for all seeds.
+
+    Finished runs in the folder `out` (runs/compare) are kept and unfinished ones continued: the same call goes on where
+    it was stopped. A run that fails costs no other and is told in `failed` of what is returned; where all fail, that is
+    a `RunError`.
+    """
+    from fewfed.report.comparison import compared
+    from fewfed.report.progress import cell_reporter, display
+
+    specs, shown = given.methods_of(methods), given.wanted(progress)
+    count, most = given.count_of(seeds, "seeds", 1), given.count_of(jobs, "jobs", 0)
+    described, own = given.experiment_of(experiment, data, network)
+    on, executors = _executor_of(executor)
+    described = dataclasses.replace(described, executor=on) if on else described
+    flat = {
+        **_flat("experiment", {field.name: getattr(described, field.name) for field in dataclasses.fields(described)}),
+        **_flat("training", given.training_of(training)),
+        **_flat("data_options", dataclasses.asdict(given.options_of(options))),
+        **{name: value for each, chosen in executors.items() for name, value in _flat(each, chosen).items()},
+        **given.values_of(values),
+    }
+    root = given.folder_of(out, "out") if out else DEFAULT_FOLDER
+    runs = planned(specs, flat, count, root, own)
+    runs.refuse_unready()
+    _refuse_busy_gpu(described.executor)
+    with display(f"{len(runs.cells)} runs", len(runs.cells) * runs.rounds, shown) as seen:
+        endings = runs.run(packing_for(most), cell_reporter(seen, runs.rounds))
+    comparison, failure = compared(runs, endings), failure_of(endings, "runs")
+    if failure is not None and not comparison.named:
+        raise RunError(failure[0])
+    return comparison
+
+
+def show(*folders: Where) -> Overview:
+    """Runs on the disk as one table, finished or not: run folders, or folders with runs below them."""
+    from fewfed.report.overview import overview
+    from fewfed.report.survey import survey
+
+    return overview(survey([given.folder_of(folder, "folder") for folder in folders or (DEFAULT_OUT,)]))
+
+
+def _watched(title: str, rounds: int, wanted: bool | None, work: Callable[[list[Observer]], Result]) -> Result:
+    """Do some work with an observer that shows its progress."""
+    from fewfed.report.progress import RoundProgress, display
+
+    with display(title, rounds, wanted) as seen:
+        return work([RoundProgress(seen)])
+
+
+def _executor_of(given: Any) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The name of the executor that was asked for, and those of its options that differ from its defaults."""
+    if given is None or isinstance(given, str):
+        return given or "", {}
+    owner = plugin_of(given)
+    options = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
+    changed = {field.name for field in dataclasses.fields(given) if options[field.name] != field.default}
+    return owner.name, {owner.name: {name: options[name] for name in options if name in changed}}
+
+
+def _flat(part: str, values: Named) -> dict[str, Any]:
+    """Fields of a part as a comparison takes them."""
+    return {f"{part}.{name}": value for name, value in values.items()}
+
+
+def _refuse_busy_gpu(executor: str) -> None:
+    """Runs of a comparison are processes of their own, which cannot use a GPU that their parent has begun to use."""
+    if executor in ("auto", "cuda") and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        raise RunError(
+            "this program uses the GPU already, which the processes of a comparison then cannot: compare before "
+            "anything touches the GPU, in a fresh program or kernel, or with executor='sequential'"
+        )

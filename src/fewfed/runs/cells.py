@@ -28,8 +28,9 @@ from fewfed.errors import FewfedError, told
 from fewfed.runs.execute import execute
 from fewfed.runs.experiment import Resolved
 from fewfed.runs.folder import RunFolder
+from fewfed.runs.own import NOTHING, Own
 from fewfed.runs.packing import Packing
-from fewfed.runs.prepare import prepare
+from fewfed.runs.prepare import Prepared, prepare
 from fewfed.runs.results import Result
 from fewfed.runs.scaling import scaled_by_known
 
@@ -81,16 +82,19 @@ class _Child:
         return processes.end(self.pid, patience)
 
 
-_Starter = Callable[[Cell, Dataset], _Child]
+_Starter = Callable[[Cell], _Child]
 
 
 @dataclass
 class _Data:
     """Data sets that children find in memory already; the last few are kept."""
 
+    own: Own = NOTHING
     kept: dict[str, Dataset] = field(default_factory=dict)
 
     def of(self, resolved: Resolved) -> Dataset:
+        if self.own.data is not None:
+            return self.own.data
         experiment = resolved.experiment
         key = f"{experiment.data} {experiment.split} {resolved.options} {experiment.seed}"
         if key not in self.kept:
@@ -106,16 +110,31 @@ def explained_plainly(error: BaseException) -> tuple[str, bool]:
     return (str(error), False) if isinstance(error, FewfedError) else (told(error), True)
 
 
+def failure_of(endings: Sequence[Update], what: str) -> tuple[str, bool] | None:
+    """The sentence for runs that failed, and whether one met a fault of this package's own; None if none failed.
+
+    `what` runs are called there.
+    """
+    failed = [update for update in endings if update.error]
+    if not failed:
+        return None
+    first = next((update for update in failed if update.fault), failed[0])
+    which = "the first" if first is failed[0] else "among them"
+    return f"{len(failed)} of {len(endings)} {what} failed; {which}, {first.cell.name}: {first.error}", first.fault
+
+
 def run_cells(
     cells: Sequence[Cell],
     packing: Packing,
     report: Callable[[Update], None],
     explain: Explain = explained_plainly,
     until: float = math.inf,
+    own: Own = NOTHING,
 ) -> list[Update]:
     """Run all cells; the updates that end them, in their order. `explain` is asked in the process of the cell.
 
     `until` is a time of `time.monotonic` at which those that still go on are stopped, to be continued another time.
+    `own` are objects of the user's own that all cells are run with.
     """
     endings: dict[str, Update] = {}
     waiting: list[Cell] = []
@@ -127,7 +146,7 @@ def run_cells(
         else:
             waiting.append(cell)
     # Closed at once if `report` is interrupted: the runs must not go on by themselves.
-    start = partial(_start, shares_machine=min(packing.most, len(cells)) > 1, explain=explain)
+    start = partial(_start, data=_Data(own), shares_machine=min(packing.most, len(cells)) > 1, explain=explain)
     with contextlib.closing(_work(waiting, packing, start, until)) as updates:
         for update in updates:
             if update.result is not None or update.error:
@@ -167,13 +186,12 @@ def _run_all(
     waiting: list[Cell], packing: Packing, start: _Starter, children: list[_Child], until: float
 ) -> Iterator[Update]:
     """`children`: those that go on, at any time."""
-    data = _Data()
     queue = list(waiting)
     while (queue or children) and time.monotonic() < until:
         while queue and packing.may_start():
             cell = queue.pop(0)
             try:
-                child = start(cell, data.of(cell.resolved))
+                child = start(cell)
             except FewfedError as error:
                 yield Update(cell, error=str(error))
             else:
@@ -212,21 +230,25 @@ def _updates(child: _Child) -> Iterator[Update]:
         child.leave(_GRACE)
 
 
-def _start(cell: Cell, dataset: Dataset, *, shares_machine: bool, explain: Explain) -> _Child:
+def _start(cell: Cell, *, data: _Data, shares_machine: bool, explain: Explain) -> _Child:
+    dataset = data.of(cell.resolved)
     reading, writing = os.pipe()
+
+    def prepared() -> Prepared:
+        return prepare(cell.resolved, data=data.own.data, network=data.own.network, loaded=dataset)
 
     def work() -> None:
         processes.interrupt_once()
         os.close(reading)
         torch.set_num_threads(1)
-        _run(cell, dataset, shares_machine, explain, writing)
+        _run(cell, prepared, shares_machine, explain, writing)
 
     pid = processes.forked(work)
     os.close(writing)
     return _Child(cell, pid, reading)
 
 
-def _run(cell: Cell, dataset: Dataset, shares_machine: bool, explain: Explain, pipe: int) -> None:
+def _run(cell: Cell, prepared: Callable[[], Prepared], shares_machine: bool, explain: Explain, pipe: int) -> None:
     def tell(message: dict[str, Any]) -> None:
         os.write(pipe, json.dumps(message).encode() + b"\n")
 
@@ -237,9 +259,8 @@ def _run(cell: Cell, dataset: Dataset, shares_machine: bool, explain: Explain, p
             tell({name: value for name, value in found.items() if name in wanted})
 
     try:
-        prepared = prepare(cell.resolved, loaded=dataset)
         comparison = cell.folder.parent
-        result = execute(prepared, cell.folder, [Tell()], shares_machine=shares_machine, comparison=comparison)
+        result = execute(prepared(), cell.folder, [Tell()], shares_machine=shares_machine, comparison=comparison)
         tell({"round": result.rounds, "result": result.as_json()})
     except KeyboardInterrupt:
         raise

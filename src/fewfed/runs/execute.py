@@ -20,6 +20,7 @@ from fewfed.engine.homes import Homes, SimulatedHomes
 from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.engine.records import PhaseRecord
 from fewfed.runs.executors import Surroundings, executor_for
+from fewfed.runs.final_scores import final_scores
 from fewfed.runs.folder import CONFIG, RunFolder, held
 from fewfed.runs.identity import machine, refuse_other_inputs, refuse_other_run, signature
 from fewfed.runs.prepare import Prepared
@@ -47,9 +48,10 @@ def execute(
             refuse_other_run(path, prepared.resolved, prepared.inputs)
             folder, _ = RunFolder.open(path)
         else:
-            config = {**prepared.resolved.as_json(), "inputs": prepared.inputs}
+            label = prepared.job.method.label
+            config = {**prepared.resolved.as_json(), "label": label, "inputs": prepared.inputs}
             folder = RunFolder.create(path, config, prepared.manifest, prepared.blueprint.as_json())
-        remember_named(prepared.resolved.spec)
+        remember_named(prepared.resolved)
         around = Surroundings(shares_machine, comparison is not None)
         return _run_to_end(prepared, folder, observers, around, comparison)
 
@@ -75,7 +77,7 @@ def _run_to_end(
     homes.restore(last.states, before.states)
     choices = remembered_choices(prepared, folder, comparison)
     executor = executor_for(prepared.resolved, job, homes, prepared.cohort, around, choices)
-    evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients)
+    evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients, experiment.metric)
     record = _Record(folder, experiment.checkpoint_seconds)
     holdings = Holdings.from_json(last.held)
     told: list[Event] = [Mended(what) for what in mended]
@@ -90,6 +92,7 @@ def _run_to_end(
             server=last.server,
             start=last.done,
         )
+        scores = final_scores(job, executor, final, experiment.evaluate_clients)
     except BaseException:  # Ctrl-C above all: the rounds that are finished need not be computed again.
         with contextlib.suppress(Exception):  # Whatever this runs into, the checkpoint before is still there.
             record.keep_finished_rounds()
@@ -97,7 +100,7 @@ def _run_to_end(
     finally:
         executor.close()
         homes.close()
-    summary = summarise(folder.metrics())
+    summary = summarise(folder.metrics(), experiment.metric)
     result = Result(
         method=prepared.resolved.chosen.method.label,
         preset=prepared.resolved.chosen.preset,
@@ -108,10 +111,11 @@ def _run_to_end(
         seed=experiment.seed,
         folder=str(folder.path),
         note=prepared.note,
+        metric=experiment.metric,
         **summary,
     )
     personal = job.method.personal_model
-    folder.finish(final if personal else asking.predictor(job, final, {}), result.as_json())
+    folder.finish(final if personal else asking.predictor(job, final, {}), scores, result.as_json())
     return result
 
 

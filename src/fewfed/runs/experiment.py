@@ -16,12 +16,12 @@ from fewfed.engine.executors.registry import plugin, plugins
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.method import Method
 from fewfed.methods.registry import Chosen, choose
-from fewfed.settings import check, is_essential, make, setting
+from fewfed.settings import Known, check, is_essential, make, setting
 from fewfed.training import Training
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(Known):
     """Everything around the method and its local training."""
 
     data: str = setting("digits", "data set by name, or a path to your own")
@@ -31,7 +31,9 @@ class Experiment:
     clients: int = setting(50, "number of clients; 0 = as many as a natural split, or a file, has", ge=0)
     cohort: float = setting(0.1, "clients a round: below 1 a fraction, from 1 on a count", gt=0)
     rounds: int = setting(100, "rounds", ge=1)
-    network: str = setting("auto", "network by name; auto = the papers' choice for the data")
+    network: str = setting(
+        "auto", "network by name, or your own as net.py:build; auto = the papers' choice for the data"
+    )
     start_from: str = setting("", "folder of a finished run whose model is the first one; empty = fresh weights")
     seed: int = setting(0, "drives weights, split, cohorts, batches and draws", ge=0)
     volume: float = setting(1.0, "part of the training rows that is given out", gt=0, le=1)
@@ -47,6 +49,7 @@ class Experiment:
     exact: bool = setting(False, "no choices by timing, which change how numbers round")
     evaluate_every: int = setting(1, "rounds between evaluations; the last round always is", ge=1)
     evaluate_clients: int = setting(20, "clients whose own models are scored where each has one; 0 = all", ge=0)
+    metric: str = setting("accuracy", "what is compared: accuracy, balanced_accuracy, macro_f1, auc, loss, dice ...")
     checkpoint_seconds: float = setting(15.0, "least time between two checkpoints", ge=0)
 
     def cohort_size(self, clients: int) -> int:
@@ -101,6 +104,15 @@ class Resolved:
         if _without_folders(spec) != _without_folders(self.spec):
             raise ConfigError(f"method '{spec}' is not the run's: expected '{self.spec}'", key="method", value=spec)
         return dataclasses.replace(self, spec=spec)
+
+    def with_network(self, network: str) -> Resolved:
+        """The same with its network named again, where a file of it may lie elsewhere by now."""
+        recorded = self.experiment.network
+        if _without_folders(network) != _without_folders(recorded):
+            raise ConfigError(
+                f"network '{network}' is not the run's: expected '{recorded}'", key="network", value=network
+            )
+        return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, network=network))
 
     def as_json(self) -> dict[str, Any]:
         return {

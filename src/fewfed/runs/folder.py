@@ -1,9 +1,9 @@
-"""A run folder: configuration, environment, split, blueprint, one line of metrics a round, checkpoints, final model,
-result.
+"""A run folder: configuration, environment, split, blueprint, one line of metrics a round, checkpoints, final model and
+scores, result.
 
 Every file is covered by a digest (`fewfed.runs.seals`): the configuration names those of environment, split and
 blueprint, the lines of metrics continue from the configuration's, a checkpoint names the last line's and those of the
-clients' states, and the result names the last line's and the model's.
+clients' states, and the result names the last line's, the model's and the scores'.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ CONFIG, ENVIRONMENT, SPLIT = "config.json", "environment.json", "split.json"
 BLUEPRINT = "blueprint.json"
 """What is needed beside the weights to use the model."""
 METRICS, CHECKPOINT, MODEL, RESULT = "metrics.jsonl", "checkpoint.safetensors", "model.safetensors", "result.json"
+SCORES = "scores.json"
 BEFORE = "checkpoint.before.safetensors"
 """The checkpoint before the last, which is used where the last is damaged."""
 CLIENTS = "clients"
@@ -188,16 +189,22 @@ class RunFolder:
             raise Damaged(f"'{self.path / METRICS}' differs from the metrics in {name}")
 
     def check_result(self) -> None:
-        """Raise `Damaged` unless the result fits the metrics and the model."""
+        """Raise `Damaged` unless the result fits the metrics, the model and the scores."""
         recorded, _ = read_sealed(self._own / RESULT)
         files = recorded.get("files")
         if not isinstance(files, dict) or self._linked_metrics()[1] != files.get(METRICS):
             raise Damaged(f"'{self.path / RESULT}' was written for other metrics than those in {METRICS}")
         storage.load(self._own / MODEL, str(files.get(MODEL)))
+        if SCORES in files:
+            self.scores()
 
-    def finish(self, model: Tree, result: Mapping[str, Any]) -> None:
-        digest = storage.save(self._own / MODEL, model, {"fewfed": __version__})
-        write_sealed(self._own / RESULT, {**result, "files": {METRICS: self._written.chain, MODEL: digest}})
+    def finish(self, model: Tree, scores: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        files = {
+            METRICS: self._written.chain,
+            MODEL: storage.save(self._own / MODEL, model, {"fewfed": __version__}),
+            SCORES: write_sealed(self._own / SCORES, scores),
+        }
+        write_sealed(self._own / RESULT, {**result, "files": files})
 
     def result(self) -> dict[str, Any] | None:
         """The summary of a finished run, wherever its folder lies by now; None while it is not finished."""
@@ -209,6 +216,23 @@ class RunFolder:
             raise RunError(f"{error}; remove it and resume the run to write it again") from error
         found.pop("files", None)
         return {**found, "folder": str(self.path)}
+
+    def scores(self) -> dict[str, Any]:
+        """The scores of a finished run's last model."""
+        if not self.result():
+            raise RunError(f"'{self.path}' holds no finished run, so there are no scores yet: resume it first")
+        files = read_sealed(self._own / RESULT)[0].get("files")
+        wanted = files.get(SCORES) if isinstance(files, dict) else None
+        if wanted is None:
+            raise RunError(
+                f"'{self.path}' was made before runs had a {SCORES}: remove its {RESULT} and resume it to have one"
+            )
+        if not self._own.has(SCORES):
+            raise RunError(f"'{self.path / SCORES}' is missing: resume the run to write it again")
+        found, digest = read_sealed(self._own / SCORES)
+        if digest != wanted:
+            raise Damaged(f"'{self.path / SCORES}' is of another run than {RESULT}: resume the run to write it again")
+        return found
 
     def model(self) -> Tree:
         """The final model of a finished run; `Damaged` where it is not as the result says."""
@@ -237,10 +261,12 @@ class RunFolder:
             raise Damaged(f"'{self.path / BLUEPRINT}' is damaged: its content does not fit the digest in {CONFIG}")
         return parsed(content, self._own / BLUEPRINT)
 
-    def has_model(self) -> bool:
-        """Whether the final model is there as it was written."""
+    def is_whole(self) -> bool:
+        """Whether final model and scores of a finished run are there as they were written."""
         try:
             storage.load(self._own / MODEL)
+            if SCORES in dict(read_sealed(self._own / RESULT)[0].get("files", {})):
+                self.scores()
         except RunError:
             return False
         return True
@@ -328,7 +354,7 @@ def refuse_existing(path: Path) -> None:
     """A new run does not go into a folder that holds one, nor over files it would overwrite or clear away."""
     if (path / CONFIG).exists():
         raise RunError(f"'{path}' already holds a run: continue it with 'fewfed resume {path}' or choose another --out")
-    for name in (METRICS, CHECKPOINT, BEFORE, MODEL, RESULT, CLIENTS, CHOICES):
+    for name in (METRICS, CHECKPOINT, BEFORE, MODEL, SCORES, RESULT, CLIENTS, CHOICES):
         if os.path.lexists(path / name):
             raise RunError(f"'{path}' holds '{name}', which a run would overwrite: choose another --out")
 

@@ -22,7 +22,7 @@ from fewfed.errors import RunError, concerning
 from fewfed.network import Network
 from fewfed.runs.experiment import Resolved
 from fewfed.runs.folder import CONFIG, RunFolder
-from fewfed.runs.user_code import code_of
+from fewfed.runs.user_code import code_of, network_file
 from fewfed.version import __version__
 
 
@@ -33,6 +33,9 @@ def sources_of(resolved: Resolved, own_data: str | None = None) -> dict[str, Any
     """
     data = fingerprint(resolved.experiment.data, resolved.options) if own_data is None else own_data
     found = {"data": data, "code": code_of(resolved.spec)}
+    own_network = network_file(resolved.experiment.network)
+    if own_network is not None:
+        found["network"] = own_network
     with concerning("split", resolved.experiment.split):
         split = parse_rule(resolved.experiment.split).path
         if split is not None:
@@ -89,14 +92,18 @@ def refuse_other_run(path: Path, resolved: Resolved, inputs: Mapping[str, Any]) 
     refuse_other_inputs(inputs, folder, config)
 
 
-def refuse_other_runs(runs: Iterable[tuple[Path, Resolved]]) -> None:
-    """The same for those of many runs that have been started. Files that they share are looked at once."""
+def refuse_other_runs(runs: Iterable[tuple[Path, Resolved]], own_data: str | None = None) -> None:
+    """The same for those of many runs that have been started. Files that they share are looked at once.
+
+    `own_data`: the digest of the user's own object, where the data are no file.
+    """
     known: dict[str, dict[str, Any]] = {}
     for path, resolved in runs:
         if (path / CONFIG).exists():
-            key = f"{resolved.experiment.data} {resolved.experiment.split} {resolved.options} {resolved.spec}"
+            experiment = resolved.experiment
+            key = f"{experiment.data} {experiment.split} {experiment.network} {resolved.options} {resolved.spec}"
             if key not in known:
-                known[key] = sources_of(resolved)
+                known[key] = sources_of(resolved, own_data)
             refuse_other_run(path, resolved, known[key])
 
 

@@ -17,7 +17,9 @@ from fewfed.data.sources import load
 from fewfed.data.splits import BY_CLASS, RELEASED, DirichletOptions, Split, make_split, parse_rule, released_options
 from fewfed.data.validation import hold_back
 from fewfed.engine import asking
+from fewfed.engine.evaluation import refuse_metric
 from fewfed.engine.job import Job
+from fewfed.engine.threads import one_thread
 from fewfed.errors import ConfigError, concerning
 from fewfed.network import Network
 from fewfed.phase import Clock
@@ -100,6 +102,8 @@ def prepare(
     job = Job(method, net, _task(dataset), federation, training, plan)
     with concerning("method", resolved.spec):
         asking.check_fit(job)
+    with concerning("metric", experiment.metric):
+        refuse_metric(job, experiment.metric)
     for number in (0, experiment.rounds - 1):  # A method may refuse the epochs where it lays out a round.
         asking.phases(job, Clock(number, experiment.rounds, training.epochs))
     cohort = experiment.cohort_size(len(split))
@@ -181,13 +185,15 @@ def _task(dataset: Dataset) -> Task:
 
 def _network(experiment: Experiment, dataset: Dataset, own: nn.Module | Network | None) -> Network:
     if own is not None:
-        return own if isinstance(own, Network) else Network.of(own)
+        with one_thread():
+            return own if isinstance(own, Network) else Network.of(own, example=dataset.train.x)
     name = experiment.network
     if name == "auto" and dataset.task == "segmentation":
         name = "unet"
     elif name == "auto":
         name = networks.default_for(dataset.name, dataset.shape)
-    return networks.build(name, dataset.shape, dataset.classes, seed_of_weights(experiment))
+    with one_thread():
+        return networks.build(name, dataset.shape, dataset.classes, seed_of_weights(experiment), dataset.train.x)
 
 
 def seed_of_weights(experiment: Experiment) -> int:

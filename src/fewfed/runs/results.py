@@ -1,22 +1,27 @@
-"""What a finished run comes to: the accuracies that belong in a table, traffic, steps and time."""
+"""What a finished run comes to: the numbers that belong in a table, traffic, steps and time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from fewfed.errors import RunError
+from fewfed.metric import METRICS, Metric, metric_of
+from fewfed.runs.folder import METRICS as ROUNDS
+from fewfed.runs.folder import RunFolder
+from fewfed.runs.history import flat_rounds
 
 if TYPE_CHECKING:  # What uses results is built on top of them.
     from fewfed.trained.model import TrainedModel
 
 
 @dataclass(frozen=True)
-class Accuracy:
-    """Best flatters: a table shows all of them."""
+class Summary:
+    """A metric over the rounds of a run. Best flatters: a table shows all of them."""
 
     best: float
     last: float
@@ -26,10 +31,11 @@ class Accuracy:
     """At the evaluation that was best on the validation rows; None where there are no such rows."""
 
     @classmethod
-    def of(cls, curve: Sequence[float], chosen: int | None = None) -> Accuracy:
+    def of(cls, curve: Sequence[float], chosen: int | None = None, metric: Metric = METRICS["accuracy"]) -> Summary:
         """`chosen`: which evaluation was best on the validation rows."""
         tail = curve[-10:]
-        return cls(max(curve), curve[-1], sum(tail) / len(tail), None if chosen is None else curve[chosen])
+        best = curve[metric.place_of_best(curve)]
+        return cls(best, curve[-1], sum(tail) / len(tail), None if chosen is None else curve[chosen])
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,8 @@ class Result:
     clients: int
     rounds: int
     seed: int
-    accuracy: Accuracy
+    accuracy: Summary
+    """On the test part."""
     bytes: dict[str, Any]
     """Up and down through the server; `peer_to_peer` where uploads are relayed and could go directly."""
     steps: int
@@ -52,8 +59,43 @@ class Result:
     failed: int = 0
     """How many turns of clients were left out, over all rounds."""
     note: str = ""
-    validation: Accuracy | None = None
-    """The accuracies on the validation rows, where there are any; `accuracy` is on the test part."""
+    validation: Summary | None = None
+    """The chosen metric on the validation rows, where there are any."""
+    metric: str = "accuracy"
+    """What the run is judged by: the chosen metric."""
+    judged: Summary | None = None
+    """The chosen metric on the test part, where it is not the accuracy."""
+
+    @property
+    def chosen(self) -> Summary:
+        """The chosen metric on the test part: what tables show."""
+        return self.judged or self.accuracy
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One row a round, for `pandas.DataFrame` and the like: metrics, bytes, steps, seconds. Read from the folder.
+
+        Rounds that were not evaluated have None for metrics.
+        """
+        records = RunFolder(Path(self.folder)).metrics()
+        if not records:
+            raise RunError(f"'{Path(self.folder) / ROUNDS}' is missing: expected the folder of this run where it was")
+        return flat_rounds(records)
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """All that is known about the last model: `scores.json` of the folder."""
+        return RunFolder(Path(self.folder)).scores()
+
+    @property
+    def per_class(self) -> list[dict[str, Any]]:
+        """The last model, one row a class: test rows, precision, recall, F1, AUC."""
+        return list(self.scores["per_class"])
+
+    @property
+    def per_site(self) -> list[dict[str, Any]]:
+        """The last model, one row a site: training rows, test rows, metrics; none where the data know no sites."""
+        return list(self.scores["per_site"])
 
     def model(
         self, *, site: str | None = None, client: int | None = None, network: nn.Module | None = None
@@ -65,20 +107,24 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """Without what only runs with validation rows have, unless this is one."""
-        found = asdict(self)
+        found = {**asdict(self), "chosen": asdict(self.chosen)}
+        del found["judged"]
         if self.validation is None:
-            del found["validation"], found["accuracy"]["best_validation"]
+            del found["validation"], found["accuracy"]["best_validation"], found["chosen"]["best_validation"]
         return found
 
     @classmethod
     def from_json(cls, recorded: dict[str, Any]) -> Result:
         try:
             validation = recorded.get("validation")
-            accuracies = {
-                "accuracy": Accuracy(**recorded["accuracy"]),
-                "validation": Accuracy(**validation) if validation else None,
-            }
-            return cls(**{**recorded, **accuracies})
+            rest = {name: value for name, value in recorded.items() if name not in ("accuracy", "validation", "chosen")}
+            return cls(
+                **rest,
+                accuracy=Summary(**recorded["accuracy"]),
+                validation=Summary(**validation) if validation else None,
+                # A run from before there were other metrics says nothing of them.
+                judged=Summary(**recorded["chosen"]) if rest.get("metric", "accuracy") != "accuracy" else None,
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise RunError(f"a result is damaged ({error}): expected what 'fewfed run' wrote") from error
 
@@ -88,13 +134,16 @@ def joined_notes(notes: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(part for note in notes for part in note.split("; ") if part))
 
 
-def summarise(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Accuracies, bytes, steps, seconds and failures over the metrics of all rounds."""
+def summarise(records: Sequence[dict[str, Any]], metric: str = "accuracy") -> dict[str, Any]:
+    """Accuracies, the chosen metric, bytes, steps, seconds and failures over the metrics of all rounds."""
+    wanted = metric_of(metric)
     evaluated = [record for record in records if "accuracy" in record]
-    chosen = best_on_validation(evaluated, "accuracy")
-    found = {"accuracy": Accuracy.of([record["accuracy"] for record in evaluated], chosen)}
+    chosen = best_on_validation(evaluated, metric, wanted)
+    found = {"accuracy": Summary.of([record["accuracy"] for record in evaluated], chosen)}
+    if metric != "accuracy":
+        found["judged"] = Summary.of([record[metric] for record in evaluated], chosen, wanted)
     if chosen is not None:
-        found["validation"] = Accuracy.of([record["validation"]["accuracy"] for record in evaluated], chosen)
+        found["validation"] = Summary.of([record["validation"][metric] for record in evaluated], chosen, wanted)
     return {
         **found,
         "bytes": _total([record["bytes"] for record in records]),
@@ -104,13 +153,15 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def best_on_validation(evaluated: Sequence[Mapping[str, Any]], metric: str) -> int | None:
-    """Which of the evaluated rounds is best by a metric on the validation rows, the first of several; None where it is
-    not measured on such rows."""
-    found = [record.get("validation", {}).get(metric) for record in evaluated]
+def best_on_validation(
+    evaluated: Sequence[Mapping[str, Any]], name: str, metric: Metric = METRICS["accuracy"]
+) -> int | None:
+    """Which of the evaluated rounds is best by an entry on the validation rows, the first of several; None where it is
+    not measured on such rows. `metric`: which way that entry is better."""
+    found = [record.get("validation", {}).get(name) for record in evaluated]
     if not found or any(value is None for value in found):
         return None
-    return max(range(len(found)), key=lambda place: found[place])
+    return metric.place_of_best(found)
 
 
 def _total(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,14 +1,15 @@
 """Code of the user's that a run is made of, and whether this user has run it before.
 
-A run folder names its method, which may be a file. Continuing a folder that somebody sent would then run that person's
-code, so a file is only run where this user named it, now or before. What was named before is remembered by its content.
+A run folder names its method and its network, which may be files. Continuing a folder that somebody sent would then
+run that person's code, so a file is only run where this user named it, now or before. What was named before is
+remembered by its content.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-import re
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from torch import nn
@@ -17,30 +18,32 @@ from fewfed.data.readers.folders import cache_folder
 from fewfed.engine.own_folder import OwnFolder
 from fewfed.engine.storage import digest_of
 from fewfed.errors import ConfigError, RunError
+from fewfed.methods.registry import EXPECTED as DEFINES_METHOD
 from fewfed.network import Network
+from fewfed.networks.from_file import EXPECTED as DEFINES_NETWORK
+from fewfed.networks.from_file import named_in
+from fewfed.runs.experiment import Resolved
+from fewfed.spelling import spelled
 
 _FOLDER = "named-code"
 _MOST_BYTES = 1 << 24
+_EXPECTED = {"method": DEFINES_METHOD, "network": DEFINES_NETWORK}
 
 
 def method_files(spec: str) -> tuple[str, ...]:
     """The files in a method's name: `mixup(mine.py)` has one."""
-    inside = re.fullmatch(r"[^()]+\((.+)\)", spec.strip())
-    if inside:
-        return method_files(inside[1])
-    name = spec.strip().partition(":")[0]
-    return (name,) if name.endswith(".py") else ()
+    return spelled(spec).files
 
 
 def code_of(spec: str) -> list[str]:
     """A digest of each file in a method's name."""
-    return [_digest(Path(file)) for file in method_files(spec)]
+    return [_digest(Path(file), "method") for file in method_files(spec)]
 
 
 def network_file(network: str) -> str | None:
-    """A digest of the file in a network's name, as in `net.py:build`; None where it names none."""
-    file = network if network.endswith(".py") else network.rpartition(":")[0]
-    return _digest(Path(file)) if file.endswith(".py") else None
+    """A digest of the file in a network's name; None where it names none."""
+    own = named_in(network)
+    return None if own is None else _digest(Path(own.file), "network")
 
 
 def network_code(own: nn.Module | Network) -> list[str]:
@@ -51,9 +54,9 @@ def network_code(own: nn.Module | Network) -> list[str]:
     return sorted(digest_of(_source(cls).encode()) for cls in foreign)
 
 
-def remember_named(spec: str) -> None:
-    """The user named this method: its files may be run again when a run is resumed."""
-    for digest in code_of(spec):
+def remember_named(resolved: Resolved) -> None:
+    """The user named this method and this network: their files may be run again when a run is resumed."""
+    for _, digest, _ in _files(resolved):
         with contextlib.suppress(RunError, RuntimeError):  # No home, or no room in it: then it must be named again.
             folder = OwnFolder(cache_folder() / _FOLDER)
             folder.make()
@@ -61,14 +64,27 @@ def remember_named(spec: str) -> None:
                 folder.write(digest, b"")
 
 
-def refuse_unknown(spec: str, folder: Path) -> None:
-    """Raise where continuing a run would run a file that this user has never named."""
-    for file, digest in zip(method_files(spec), code_of(spec), strict=True):
-        if not is_known(digest):
+def refuse_unknown(resolved: Resolved, folder: Path, named: Collection[str] = ()) -> None:
+    """Raise where continuing a run would run a file that this user has never named.
+
+    `named`: what the user has named just now, of "method" and "network".
+    """
+    for file, digest, kind in _files(resolved):
+        if kind not in named and not is_known(digest):
+            name = resolved.spec if kind == "method" else resolved.experiment.network
             raise RunError(
                 f"'{folder}' asks to run the code in '{file}', which you have not run before: read it, and if you "
-                f"trust it name it with 'fewfed resume {folder} --method {spec}', in Python as method="
+                f"trust it name it with 'fewfed resume {folder} --{kind} {name}', in Python as {kind}="
             )
+
+
+def _files(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
+    """Every file with code that a run names, its digest, and whether it is of the method or of the network."""
+    for file, digest in zip(method_files(resolved.spec), code_of(resolved.spec), strict=True):
+        yield file, digest, "method"
+    own, digest_of_network = named_in(resolved.experiment.network), network_file(resolved.experiment.network)
+    if own is not None and digest_of_network is not None:
+        yield own.file, digest_of_network, "network"
 
 
 def is_known(digest: str) -> bool:
@@ -80,15 +96,13 @@ def is_known(digest: str) -> bool:
         return False
 
 
-def _digest(path: Path) -> str:
+def _digest(path: Path, kind: str) -> str:
     try:
         return digest_of(OwnFolder(path.parent).read(path.name, _MOST_BYTES))
     except RunError:
         if path.is_symlink():  # The user's own link to a file is as good as the file.
-            return _digest(path.resolve())
-        raise ConfigError(
-            f"cannot read the method file '{path}': expected a Python file that defines one method"
-        ) from None
+            return _digest(path.resolve(), kind)
+        raise ConfigError(f"cannot read the {kind} file '{path}': expected {_EXPECTED[kind]}", key=kind) from None
 
 
 def _source(cls: type) -> str:

@@ -24,6 +24,7 @@ from fewfed.runs.folder import (
     METRICS,
     MODEL,
     RESULT,
+    SCORES,
     SPLIT,
     RunFolder,
 )
@@ -52,6 +53,7 @@ def verify(path: Path) -> list[Finding]:
         BEFORE: lambda: folder.look_at(BEFORE),
         CHOICES: lambda: read_sealed(own / CHOICES),
         MODEL: lambda: storage.load(own / MODEL),
+        SCORES: lambda: read_sealed(own / SCORES),
         RESULT: folder.check_result,
     }
     must = {CONFIG, ENVIRONMENT, SPLIT} | ({METRICS, MODEL, CHECKPOINT} if own.has(RESULT) else set())

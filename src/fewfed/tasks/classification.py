@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 
 from fewfed.losses import one_hot, soft_cross_entropy
 from fewfed.task import Score
+from fewfed.tasks.class_score import ClassScore, binned
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Classification:
     """One label of `classes` a row, cross-entropy."""
 
     classes: int
-    score_type: ClassVar[type[Score]] = Score
+    score_type: ClassVar[type[Score]] = ClassScore
 
     @property
     def outputs(self) -> int:
@@ -37,9 +38,12 @@ class Classification:
         return soft_cross_entropy(output, target)
 
     def score(self, output: Tensor, y: Tensor) -> Score:
-        right = (output.argmax(1) == y).long()
-        return Score(
-            correct=torch.zeros(self.classes, dtype=torch.long).scatter_add_(0, y, right),
+        log_probability, predicted = log_softmax(output, 1), output.argmax(1)
+        right = predicted == y
+        return ClassScore(
+            correct=torch.bincount(y[right], minlength=self.classes),
             total=torch.bincount(y, minlength=self.classes),
-            loss=float(cross_entropy(output, y, reduction="sum").double()),
+            loss=float(nll_loss(log_probability, y, reduction="sum").double()),
+            predicted=torch.bincount(predicted, minlength=self.classes),
+            bins=binned(log_probability.amax(1).exp(), right),
         )

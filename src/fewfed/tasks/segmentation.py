@@ -18,6 +18,8 @@ SMOOTH = 1e-5
 class DiceScore(Score):
     """`correct`: the Dice of each class summed over images; `total`: how many images. Class 0 is the background."""
 
+    measures: ClassVar[tuple[str, ...]] = ("accuracy", "dice", "dice_with_background", "loss")
+
     @property
     def accuracy(self) -> float:
         """Mean Dice of the foreground classes: the background is most of an image and right for free."""
@@ -37,6 +39,12 @@ class DiceScore(Score):
 
     def metrics(self) -> dict[str, Any]:
         return super().metrics() | self.compared | {"dice": self.accuracy}
+
+    def overall(self) -> dict[str, float]:
+        return super().overall() | self.compared | {"dice": self.accuracy}
+
+    def each_class(self) -> list[dict[str, Any]]:
+        return [{"rows": rows, "dice": mean} for rows, mean in zip(self.total.tolist(), self.per_class, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from fewfed.engine import asking
 from fewfed.engine.client_store import ClientStore
 from fewfed.engine.homes import state_in
 from fewfed.engine.job import Job
+from fewfed.engine.threads import one_thread
 from fewfed.errors import ConfigError, RunError, did_you_mean
 from fewfed.network import Network
 from fewfed.plan import Plan
@@ -190,7 +191,10 @@ class Opened:
         if isinstance(given, Network):
             return given
         if isinstance(given, nn.Module):
-            return Network.of(given)
+            with one_thread():
+                return Network.of(given, example=torch.zeros(1, *self.blueprint.shape, dtype=_dtype(given)))
+        if given is not None and recipe.origin != "file":
+            raise ConfigError(f"network = '{given!s:.80}', but the run has its network from no file: leave it out")
         if recipe.origin == "object":
             raise ConfigError(
                 f"the run in '{self.folder.path}' was given its network as an object, which no folder can keep: give "
@@ -199,7 +203,8 @@ class Opened:
         if recipe.origin == "built-in":
             self._forms()
         name = recipe.name if recipe.origin == "built-in" else self._file(given)
-        return networks.build(name, self.blueprint.shape, self.blueprint.outputs, seed)
+        with one_thread():
+            return networks.build(name, self.blueprint.shape, self.blueprint.outputs, seed)
 
     def _forms(self) -> dict[str, tuple[int, ...]]:
         """The shape of everything in a model of a network by name. What a forged folder claims takes no memory yet."""
@@ -230,3 +235,9 @@ class Opened:
             f"'{self.folder.path}' asks to run the code in '{file}', which you have not run before: read it, and if "
             f"you trust it name it with --{kind} {name}, in Python as {kind}="
         )
+
+
+def _dtype(module: nn.Module) -> torch.dtype:
+    """The type of a module's weights, which its inputs must have."""
+    kinds = (weight.dtype for weight in module.parameters() if weight.is_floating_point())
+    return next(kinds, torch.get_default_dtype())

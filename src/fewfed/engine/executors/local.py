@@ -9,6 +9,7 @@ from fewfed.engine import asking
 from fewfed.engine.executor import Invited
 from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.job import Job
+from fewfed.engine.scoring import Answered
 from fewfed.engine.turn import Member
 from fewfed.phase import Phase
 from fewfed.task import Score
@@ -33,8 +34,13 @@ class LocalExecutor:
         raise NotImplementedError
 
     def evaluate_personal(self, server: Tree, clients: Sequence[int], on: HeldOut = "test") -> list[Score]:
-        own = (asking.predictor(self._job, server, self._homes.state(client)) for client in clients)
-        return self.evaluate(own, on)
+        return self.evaluate(self._own_models(server, clients), on)
+
+    def answers(self, models: Iterable[Tree], on: HeldOut = "test") -> Iterator[Answered]:
+        raise NotImplementedError
+
+    def answers_personal(self, server: Tree, clients: Sequence[int], on: HeldOut = "test") -> Iterator[Answered]:
+        return self.answers(self._own_models(server, clients), on)
 
     def at_home(self, phase: Phase, members: Iterable[Invited]) -> Iterator[Member]:
         """Members together with what they remember, one by one as the executor asks for them."""
@@ -43,3 +49,6 @@ class LocalExecutor:
             Member(one.client, one.personal, homes.state(one.client), homes.moments(one.client, phase))
             for one in members
         )
+
+    def _own_models(self, server: Tree, clients: Sequence[int]) -> Iterator[Tree]:
+        return (asking.predictor(self._job, server, self._homes.state(client)) for client in clients)

@@ -14,7 +14,7 @@ from fewfed.engine.job import Job
 from fewfed.engine.lending import Lender
 from fewfed.engine.outcomes import Outcome
 from fewfed.engine.reception import Reception
-from fewfed.engine.scoring import evaluate
+from fewfed.engine.scoring import Answered, answers, evaluate
 from fewfed.engine.threads import one_thread
 from fewfed.task import Score
 from fewfed.tree import Tree
@@ -42,6 +42,15 @@ class Sequential(LocalExecutor):
     def evaluate(self, models: Iterable[Tree], on: HeldOut = "test") -> list[Score]:
         with one_thread():
             return [evaluate(self._job, model, on) for model in models]
+
+    def answers(self, models: Iterable[Tree], on: HeldOut = "test") -> Iterator[Answered]:
+        found = (part for number, model in enumerate(models) for part in answers(self._job, model, on, number=number))
+        while True:
+            with one_thread():  # Not around the yield: whoever asks may use all threads.
+                part = next(found, None)
+            if part is None:
+                return
+            yield part
 
     def events(self) -> list[Event]:
         return []

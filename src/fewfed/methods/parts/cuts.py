@@ -24,6 +24,13 @@ def position(net: Network, cut: str) -> int:
     return 0
 
 
+def check(net: Network, cut: str, method: str) -> None:
+    """Raise `ConfigError` where a method cannot cut the network there."""
+    if cut != INPUT:
+        net.require_stages(f"method '{method}'")
+    position(net, cut)
+
+
 def role_at(cut: str) -> Role:
     """What rows shared at a cut are."""
     return Role.INPUTS if cut == INPUT else Role.FEATURES

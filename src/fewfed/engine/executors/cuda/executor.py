@@ -41,7 +41,7 @@ from fewfed.engine.job import Job
 from fewfed.engine.lending import Glance, Lender, difference, returned
 from fewfed.engine.outcomes import Failed, Finished, Outcome
 from fewfed.engine.reception import Reception
-from fewfed.engine.scoring import evaluation_rows, rows_of, scored
+from fewfed.engine.scoring import Answered, evaluation_rows, rows_of, scored
 from fewfed.engine.turn import Member, failed, finished, refuse_broken, run_turn
 from fewfed.errors import in_one_line
 from fewfed.method import Report
@@ -146,20 +146,22 @@ class Device(LocalExecutor):
 
     def evaluate(self, models: Iterable[Tree], on: HeldOut = "test") -> list[Score]:
         """Outputs are made on the device and scored on the host, so that every executor counts with the same code."""
+        return [scored(self._host, said.output, 0, len(said.output), on) for said in self.answers(models, on)]
+
+    def answers(self, models: Iterable[Tree], on: HeldOut = "test") -> Iterator[Answered]:
+        """All rows of a model at once."""
         held_out = rows_of(self._job, on)
         at_once = 4 * evaluation_rows(self._job)
-        scores = []
-        with torch.no_grad():
-            for model in models:
-                here = tree.to(model, self._device)
-                if self._lanes.precision.channels_last:
-                    here["params"] = layout.channels_last(here["params"])
+        for number, model in enumerate(models):
+            here = tree.to(model, self._device)
+            if self._lanes.precision.channels_last:
+                here["params"] = layout.channels_last(here["params"])
+            with torch.no_grad():
                 parts = [
                     self._job.net.apply(here, asking.presented(self._job, here, x), train=False)
                     for x in torch.split(held_out.x, at_once)
                 ]
-                scores.append(scored(self._host, layout.plain(torch.cat(parts).cpu()), 0, len(held_out), on))
-        return scores
+            yield Answered(number, 0, layout.plain(torch.cat(parts).cpu()))
 
     def events(self) -> list[Event]:
         events = list(self._events)

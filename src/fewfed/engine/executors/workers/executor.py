@@ -23,7 +23,7 @@ from fewfed.engine.job import Job
 from fewfed.engine.layout import has_kernels
 from fewfed.engine.outcomes import Outcome
 from fewfed.engine.reception import Reception
-from fewfed.engine.scoring import evaluation_rows, rows_of
+from fewfed.engine.scoring import Answered, evaluation_rows, rows_of
 from fewfed.engine.threads import one_thread
 from fewfed.engine.turn import Member
 from fewfed.errors import RunError
@@ -97,6 +97,15 @@ class Workers(LocalExecutor):
                 scores[-1] = scores[-1] + score
         return scores
 
+    def answers(self, models: Iterable[Tree], on: HeldOut = "test") -> Iterator[Answered]:
+        number = -1
+        for reply in self._pool.work(self._scoring(models, on, "answer")):
+            if "failed" in reply.message:
+                raise RunError(f"the model could not be scored: {reply.message['failed']}")
+            number += reply.message["part"] == 0
+            # The memory of the reply is used again for the next.
+            yield Answered(number, reply.item.message["first"], reply.arrays["output"].clone())
+
     def events(self) -> list[Event]:
         events = [*self._pool.died, *self._events]
         self._pool.died.clear()
@@ -167,13 +176,13 @@ class Workers(LocalExecutor):
                 self._said.add(event)
                 self._events.append(event)
 
-    def _scoring(self, models: Iterable[Tree], on: HeldOut) -> Iterator[Item]:
+    def _scoring(self, models: Iterable[Tree], on: HeldOut, kind: str = "evaluate") -> Iterator[Item]:
         """Each model's scoring in the parts that `evaluate` adds up, so that workers share the rows of one model."""
         rows, at_once = len(rows_of(self._job, on)), evaluation_rows(self._job)
         # Forward passes gain more from channels last than whole steps do, so one phase that chose it is enough.
         last_wins = Way.CHANNELS_LAST in self._ways.values()
         last = one_by_one(self._layout) is Way.CHANNELS_LAST or last_wins
-        order = {"kind": "evaluate", "on": on, "channels_last": last}
+        order = {"kind": kind, "on": on, "channels_last": last}
         index = 0
         for model in models:
             for part, first in enumerate(range(0, rows, at_once)):

@@ -15,7 +15,7 @@ from fewfed.engine.executors.workers.stacking import Stacks
 from fewfed.engine.executors.workers.trial import Question, tried
 from fewfed.engine.job import Job
 from fewfed.engine.lending import Lender
-from fewfed.engine.scoring import evaluate
+from fewfed.engine.scoring import answers, evaluate
 from fewfed.engine.turn import Member
 from fewfed.errors import FewfedError, told
 from fewfed.phase import Clock, Phase
@@ -67,6 +67,8 @@ class _Server:
         try:
             if message["kind"] == "evaluate":
                 return self._score(message, arrays["model"])
+            if message["kind"] == "answer":
+                return self._answer(message, arrays["model"])
             clock = Clock(message["round"], message["rounds"], message["epochs"])
             phase = self._job.phase(message["phase"], clock)
             if message["kind"] == "run":
@@ -83,6 +85,11 @@ class _Server:
         wanted = (message[name] for name in ("on", "first", "last", "channels_last"))
         score = evaluate(self._job, tree.clone(model), *wanted)
         return {"part": message["part"], "score": score.as_json()}, {}
+
+    def _answer(self, message: dict[str, Any], model: Tree) -> Answer:
+        wanted = (message[name] for name in ("on", "first", "last", "channels_last"))
+        (found,) = answers(self._job, tree.clone(model), *wanted)
+        return {"part": message["part"]}, {"output": found.output}
 
     def _turn(self, phase: Phase, clock: Clock, message: dict[str, Any], arrays: Tree) -> Answer:
         member, careful = _member(message["client"], arrays), message.get("careful", False)

@@ -1,0 +1,263 @@
+"""One table of any runs: grouped over seeds where all else is equal, with a column for each setting that differs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fewfed.report.curves import Curve, draw_curves
+from fewfed.report.rendering import as_html, as_text, printable
+from fewfed.report.survey import Found
+from fewfed.report.table import Spread
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_AXES = ("preset", "data", "split", "clients", "rounds")
+"""Columns that stand in the title of a printed table where all rows agree."""
+_MOST_SETTINGS = 5
+"""Settings with a printed column of their own; more of them share one."""
+_PEERS = {"content of data": "data", "content of split": "split"}
+"""Settings that not every run has are compared among runs of one method, or among those that agree in this."""
+_MISSING = object()
+_WHOLE = 1e15
+"""Whole numbers below it are written without an exponent."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seeds alone; what is unfinished or damaged stands by itself."""
+
+    runs: tuple[Found, ...]
+
+    @property
+    def first(self) -> Found:
+        return self.runs[0]
+
+    @property
+    def clients(self) -> str:
+        """How many, or from how many to how many where the split decides."""
+        counts = sorted({run.clients for run in self.runs if run.clients is not None})
+        return " to ".join(str(count) for count in dict.fromkeys((*counts[:1], *counts[-1:])))
+
+    @property
+    def rounds(self) -> str:
+        """How many were asked for; of an unfinished run, how many of them are done."""
+        asked = "?" if self.first.rounds is None else str(self.first.rounds)
+        return asked if self.first.state == "finished" else f"{self.first.done}/{asked}"
+
+    @property
+    def remark(self) -> str:
+        """Where it is not finished, how far it came."""
+        return "" if self.first.state == "finished" else f"{self.first.state} {self.rounds}"
+
+    def spread(self, name: str) -> Spread | None:
+        found = [getattr(run.accuracy, name) for run in self.runs if run.accuracy is not None]
+        return Spread.of(found) if found else None
+
+    def percent(self, name: str) -> str:
+        spread = self.spread(name)
+        if spread is None:
+            return ""
+        return spread.percent() if len(self.runs) > 1 else f"{100 * spread.mean:.1f}"
+
+    def megabytes(self, name: str) -> float | None:
+        found = [value for run in self.runs if (value := getattr(run, name)) is not None]
+        return sum(found) / len(found) if found else None
+
+    def axis(self, name: str) -> str:
+        return str(getattr(self if name in ("clients", "rounds") else self.first, name))
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Groups of runs as one table. Prints as such, in a notebook too."""
+
+    groups: tuple[Group, ...]
+    repeated: tuple[Path, ...] = ()
+    """Folders that were left out, because another holds a run of the same settings and seed."""
+
+    @property
+    def differing(self) -> list[str]:
+        """Settings that the rows do not share: any but a method's own; those where rows of one method differ."""
+        names = dict.fromkeys(name for group in self.groups for name in group.first.settings if name not in _AXES)
+        return [name for name in names if self._differs(name)]
+
+    def _differs(self, name: str) -> bool:
+        """Whether rows that could be taken for alike differ in a setting."""
+        known = [group for group in self.groups if group.first.settings]
+        everywhere = all(name in group.first.settings for group in known)
+        alike: dict[str, set[str]] = {}
+        for group in known:
+            peers = "" if everywhere else group.axis(_PEERS.get(name, "method"))
+            alike.setdefault(peers, set()).add(_text(group.first.settings.get(name, _MISSING)))
+        return any(len(values) > 1 for values in alike.values())
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """Plain values, which pandas takes: `pandas.DataFrame(overview.table)`. Accuracies are fractions."""
+        return [self._plain(group) for group in self.groups]
+
+    def _plain(self, group: Group) -> dict[str, Any]:
+        first = group.first
+        made: dict[str, Any] = {name: getattr(first, name) for name in ("method", "preset", "data", "split")}
+        clients = group.clients
+        made |= {"clients": int(clients) if clients.isdigit() else clients, "rounds": first.rounds, "done": first.done}
+        made |= {"seeds": len({run.seed for run in group.runs})}
+        for name in ("best", "last", "last10"):
+            spread = group.spread(name)
+            made[f"{name}_mean"] = spread.mean if spread else None
+            made[f"{name}_sd"] = spread.deviation if spread and len(group.runs) > 1 else None
+        made |= {name: group.megabytes(name) for name in ("mb_up", "mb_down")}
+        made |= {name: first.settings.get(name) for name in self.differing}
+        return {**made, "state": first.state, "problem": first.problem, "folder": _folders(group)}
+
+    def as_json(self) -> dict[str, Any]:
+        """The table, and beside each row its seeds and folders one by one."""
+        rows = [
+            {**row, "seed": [run.seed for run in group.runs], "folders": [str(run.folder) for run in group.runs]}
+            for row, group in zip(self.table, self.groups, strict=True)
+        ]
+        return {"rows": rows, "differing": self.differing, "repeated": [str(folder) for folder in self.repeated]}
+
+    def to_csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.DictWriter(
+            out, list(dict.fromkeys(name for row in self.table for name in row)), lineterminator="\n"
+        )
+        writer.writeheader()
+        writer.writerows(self.table)
+        return out.getvalue()
+
+    def plot(self, path: Path) -> None:
+        """Draw accuracy by round: a line a row, over its seeds."""
+        curves: dict[str, list[Curve]] = {}
+        for label, group in zip(self._labels(), self.groups, strict=True):
+            if group.first.curve:
+                unique = label if label not in curves else f"{label}, {group.first.folder}"
+                curves[unique] = [run.curve for run in group.runs]
+        draw_curves(curves, path, self.title)
+
+    def _labels(self) -> list[str]:
+        """What each row is called in a picture; with its settings where it would be called like another."""
+        axes = [axis for axis in _AXES if axis not in self._common and axis != "rounds"]
+        short = [
+            _joined(group.first.method, *(group.axis(axis) for axis in axes), group.remark) for group in self.groups
+        ]
+        labels = []
+        for label, group in zip(short, self.groups, strict=True):
+            settings = {name: value for name, value in group.first.settings.items() if name in self.differing}
+            told = [f"{name}={_text(value)}" for name, value in settings.items()] if short.count(label) > 1 else []
+            labels.append(_joined(label, *told))
+        return labels
+
+    @property
+    def _common(self) -> dict[str, str]:
+        """Axes on which all rows agree."""
+        values = {axis: {group.axis(axis) for group in self.groups} for axis in _AXES}
+        return {axis: found.pop() for axis, found in values.items() if len(found) == 1}
+
+    @property
+    def title(self) -> str:
+        """What all rows share."""
+        words = {"clients": "{} clients", "rounds": "{} rounds", "preset": "preset {}"}
+        shared = {axis: value for axis, value in self._common.items() if value and (axis, value) != ("preset", "paper")}
+        return ", ".join(words.get(axis, "{}").format(value) for axis, value in shared.items())
+
+    def rich_table(self) -> Table:
+        """For people. What all rows share stands in the title."""
+        from rich import box
+        from rich.markup import escape
+        from rich.table import Table
+
+        caption = "accuracy in %, mean ± standard deviation over seeds; MB of a whole run"
+        made = Table(
+            title=escape(self.title), caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+        )
+        axes = [axis for axis in _AXES if axis not in self._common]
+        settings = _columns(self.differing)
+        for name in ("method", *axes, *settings):
+            made.add_column(escape(name), overflow="fold")
+        for name in ("best", "last", "last 10", "seeds", "MB up", "down"):
+            made.add_column(name, justify="right", no_wrap=True)
+        made.add_column("state", no_wrap=True)
+        for group in self.groups:
+            made.add_row(
+                escape(group.first.method),
+                *(escape(group.axis(axis)) for axis in axes),
+                *(escape(_cell(group.first.settings, names)) for names in settings.values()),
+                *(group.percent(name) for name in ("best", "last", "last10")),
+                str(len({run.seed for run in group.runs})),
+                *("" if (size := group.megabytes(name)) is None else f"{size:.1f}" for name in ("mb_up", "mb_down")),
+                group.first.state,
+            )
+        return made
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be said below the table."""
+        damaged = [run for group in self.groups for run in group.runs if run.problem]
+        said = [f"damaged: {run.folder}: {run.problem}" for run in damaged]
+        said += [f"left out: {folder}: the same settings and seed as another run" for folder in self.repeated]
+        return said
+
+    def __str__(self) -> str:
+        return as_text(self.rich_table(), self.remarks)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return as_html(self.table, self.title, self.remarks)
+
+
+def overview(found: Iterable[Found]) -> Overview:
+    """Runs as a table, in the order they were found."""
+    groups: dict[str, dict[int | None, Found]] = {}
+    repeated: list[Path] = []
+    for run in found:
+        key = _identity(run) if run.state == "finished" else str(run.folder)
+        seeds = groups.setdefault(key, {})
+        if run.seed in seeds:
+            repeated.append(run.folder)
+        else:
+            seeds[run.seed] = run
+    made = (Group(tuple(sorted(seeds.values(), key=lambda run: run.seed or 0))) for seeds in groups.values())
+    return Overview(tuple(made), tuple(repeated))
+
+
+def _identity(run: Found) -> str:
+    """What runs have in common that differ in their seeds alone."""
+    named = {name: _text(value) for name, value in run.settings.items()}
+    return json.dumps([run.method, run.preset, run.data, run.split, run.rounds, named], sort_keys=True)
+
+
+def _columns(names: Sequence[str]) -> dict[str, list[str]]:
+    """Printed columns of settings: one each, or one for all where they are many."""
+    return {name: [name] for name in names} if len(names) <= _MOST_SETTINGS else {"settings": list(names)}
+
+
+def _cell(settings: Mapping[str, Any], names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return _text(settings.get(names[0], _MISSING))
+    return ", ".join(f"{name}={_text(settings[name])}" for name in names if name in settings)
+
+
+def _text(value: Any) -> str:
+    """A value as it is shown and compared: whole numbers are alike whether they were written as such or not."""
+    if value is _MISSING:
+        return ""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE:
+        return str(int(value))
+    return printable(value)
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(filter(None, parts))
+
+
+def _folders(group: Group) -> str:
+    return "; ".join(str(run.folder) for run in group.runs)

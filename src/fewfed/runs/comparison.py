@@ -1,0 +1,116 @@
+"""Several methods over several seeds on the same splits and cohorts: which runs that takes, and running them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fewfed.engine.executors.registry import plugins
+from fewfed.errors import ConfigError, did_you_mean
+from fewfed.methods.registry import own_name
+from fewfed.runs.cells import Cell, Explain, Update, explained_plainly, run_cells
+from fewfed.runs.executors import refuse_inexact
+from fewfed.runs.experiment import accepts, known_fields, resolve
+from fewfed.runs.identity import content_of, refuse_other_runs
+from fewfed.runs.naming import DEFAULT_OUT, file_name, labels_of
+from fewfed.runs.own import NOTHING, Own
+from fewfed.runs.packing import Packing
+from fewfed.runs.prepare import prepare
+
+DEFAULT_FOLDER = DEFAULT_OUT / "compare"
+
+_PARTS = ("experiment", "training", "data_options")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The runs of a comparison, none of them begun."""
+
+    cells: tuple[Cell, ...]
+    labels: Mapping[str, str]
+    """What each method is called in the table, by the name it was given with."""
+    root: Path
+    own: Own = NOTHING
+
+    @property
+    def rounds(self) -> int:
+        return self.cells[0].resolved.experiment.rounds
+
+    def refuse_unready(self) -> None:
+        """Raise for everything that can be wrong, before anything is written."""
+        own_data = None if self.own.data is None else content_of(self.own.data)
+        refuse_other_runs(((cell.folder, cell.resolved) for cell in self.cells), own_data)
+        for spec in self.labels:
+            first = next(cell.resolved for cell in self.cells if cell.resolved.spec == spec)
+            prepared = prepare(first, data=self.own.data, network=self.own.network)
+            refuse_inexact(prepared.resolved, prepared.cohort)
+
+    def run(
+        self, packing: Packing, report: Callable[[Update], None], explain: Explain = explained_plainly
+    ) -> list[Update]:
+        """Run what is not finished yet; how every run ended."""
+        return run_cells(self.cells, packing, report, explain, own=self.own)
+
+
+def planned(methods: Sequence[str], values: Mapping[str, Any], seeds: int, root: Path, own: Own = NOTHING) -> Planned:
+    """The runs of a comparison. `values` are as `--set` takes them: a plain name goes to every method that has such a
+    field, `fedprox.mu` to one method, `training.lr` to a part."""
+    if not methods:
+        raise ConfigError("which methods? Name them, as in 'fewfed compare fedavg flea', or give them in the TOML file")
+    if len(set(methods)) < len(methods):
+        raise ConfigError("a method is named twice: expected each once")
+    labels = labels_of(methods)
+    if len(set(labels.values())) < len(methods):
+        raise ConfigError("a method is named twice, in two spellings: expected each once")
+    bases = {spec: own_name(spec) for spec in methods}
+    _refuse_unused(bases, values)
+    cells: list[Cell] = []
+    for spec in methods:
+        first = resolve(spec, values_for(spec, values))
+        label = unused(file_name(labels[spec]), {cell.name.rpartition("-")[0] for cell in cells})
+        for seed in range(first.experiment.seed, first.experiment.seed + seeds):
+            name = f"{label}-seed{seed}"
+            experiment = dataclasses.replace(first.experiment, seed=seed)
+            cells.append(Cell(name, dataclasses.replace(first, experiment=experiment), root / name))
+    return Planned(tuple(cells), labels, root, own)
+
+
+def unused(name: str, used: Container[str]) -> str:
+    """The name, with a number where other folders are called the same."""
+    number, found = 2, name
+    while found in used:
+        found, number = f"{name}-{number}", number + 1
+    return found
+
+
+def values_for(spec: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that concern one of several methods: common ones, its own fields, and `name.field` ones."""
+    base = own_name(spec)
+    mine: dict[str, Any] = {}
+    for name, value in values.items():
+        owner, _, field = name.partition(".")
+        if not field or owner == "method":
+            if accepts(spec, field or name):
+                mine[name] = value
+        elif owner == base:
+            mine[f"method.{field}"] = value
+        elif owner in (*_PARTS, *plugins()) or (owner == "inner" and "(" in spec):
+            mine[name] = value
+    return mine
+
+
+def _refuse_unused(bases: Mapping[str, str], values: Mapping[str, Any]) -> None:
+    """Raise for values that concern none of the methods. `bases`: what each is called before the dot of a value."""
+    names = set(bases.values())
+    wrappers = any("(" in spec for spec in bases)
+    for name in values:
+        owner, _, field = name.partition(".")
+        if field and owner not in (*names, "method", *_PARTS, *plugins(), *(("inner",) if wrappers else ())):
+            known = {*names, *plugins()}
+            raise ConfigError(f"'{name}': {did_you_mean('method of this comparison', owner, known)}", key=name)
+        if (not field or owner == "method") and not any(accepts(spec, field or name) for spec in bases):
+            known = set().union(*(known_fields(spec) for spec in bases))
+            raise ConfigError(did_you_mean("field for any of these methods", field or name, known), key=name)
