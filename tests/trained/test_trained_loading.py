@@ -15,6 +15,7 @@ from torch import nn
 
 from fewfed import Experiment, FewfedError, Training, load, run
 from fewfed.data.readers.options import DataOptions
+from fewfed.data.sources import load as read
 from fewfed.engine import storage
 from fewfed.engine.own_folder import File
 from fewfed.errors import ConfigError, DataError, RunError
@@ -213,6 +214,68 @@ def test_code_that_a_folder_names_is_not_run(tmp_path: Path, monkeypatch: pytest
     file.write_text(file.read_text().replace("0 * x", "1 * x"))
     with pytest.raises(RunError, match="another version of the method's file"):
         load(out, method=str(file))
+
+
+NETWORK = """
+from pathlib import Path
+from torch import nn
+
+Path({mark!r}).touch()
+
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.body, self.bend, self.head = nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, classes)
+
+    def forward(self, x):
+        return self.head(self.bend(self.body(x.flatten(1))))
+
+
+def build(classes):
+    return Net(classes)
+"""
+
+
+def test_a_network_file_is_run_only_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark, file, out = tmp_path / "mark", tmp_path / "net.py", tmp_path / "run"
+    file.write_text(NETWORK.format(mark=str(mark)))
+    result = run("fedavg", small(rounds=1, network=f"{file}:build"), SHORT, out=out)
+    assert list(load(out).network.state_dict()) == ["body.weight", "body.bias", "head.weight", "head.bias"]
+    mark.unlink()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other user"))
+    with pytest.raises(RunError, match="which you have not run before"):
+        load(out)
+    assert not mark.exists()
+    moved = file.rename(tmp_path / "moved.py")
+    with pytest.raises(ConfigError, match="cannot read the network file"):
+        load(out)
+    data = read("digits")
+    truth = np.array(data.class_names)[data.test.y]
+    assert (load(out, network=f"{moved}:build").predict(data.test.x) == truth).mean() == result.accuracy.last
+    moved.write_text(moved.read_text().replace("nn.ReLU", "nn.Tanh"))
+    with pytest.raises(RunError, match="is not the file"):
+        load(out, network=f"{moved}:build")
+    with pytest.raises(ConfigError, match=r"cannot read the network file|has its network from no file"):
+        load(out, network="mlp:build.py")
+
+
+def test_a_network_in_one_piece_is_loaded(tmp_path: Path) -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(64, 10), nn.Linear(64, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.one(x.flatten(1)) + self.two(x.flatten(1)).tanh()
+            return found
+
+    result = run("fedavg", small(rounds=1), SHORT, network=Whole(), out=tmp_path / "run")
+    data = read("digits")
+    truth = np.array(data.class_names)[data.test.y]
+    model = result.model(network=Whole())
+    assert (model.predict(data.test.x) == truth).mean() == result.accuracy.last
+    assert isinstance(model.network, Whole)
 
 
 @pytest.mark.parametrize("changes", [{"shape": [1, 30_000, 30_000]}, {"shape": [1 << 30, 8, 8]}, {"outputs": 1 << 35}])
