@@ -102,6 +102,10 @@ def test_the_same_rows_in_every_form(tabular: TrainedModel, kind: str, tmp_path:
         (np.array([["a", "b", "c", "d"]]), "expected a rectangular array of numbers"),
         ([[1, 2], [3]], "are no array|expected a rectangular array"),
         (None, "expected"),
+        (5, "expected"),
+        (torch.tensor(5.0), r"expected \(rows, 4\)"),
+        (b"abcd", "expected"),
+        ({"age": 1, "colour": "red", "dose": 1}, "'age' of the table is a int: expected a value for each row"),
         ({"age": [1], "colour": ["red"]}, "no column 'dose'"),
         (
             {"age": [1], "colour": ["green"], "dose": [1]},

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,6 +103,14 @@ def test_who_never_took_part_has_the_first_weights(local: Path) -> None:
 def test_nobodys_model_is_refused(local: Path, asked: dict[str, object], said: str) -> None:
     with pytest.raises(FewfedError, match=said):
         load(local, **asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "asked", [{"run": 3}, {"run": None}, {"run": b"run"}, {"network": 5}, {"network": nn.Linear}, {"method": 5}]
+)
+def test_other_types_are_refused_in_a_sentence(finished: Path, asked: dict[str, Any]) -> None:
+    with pytest.raises(FewfedError, match="expected"):
+        load(**{"run": finished, **asked})
 
 
 def test_sites_without_names_are_numbers(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class Result:
         return list(self.scores["per_site"])
 
     def model(
-        self, *, site: str | None = None, client: int | None = None, network: nn.Module | None = None
+        self, *, site: str | None = None, client: int | None = None, network: nn.Module | str | None = None
     ) -> TrainedModel:
         """The model that the run ended with: `fewfed.load` of its folder."""
         from fewfed.trained.loading import load

@@ -18,7 +18,7 @@ README = "README.md"
 def export(model: TrainedModel, to: str, out: Path, *, force: bool = False) -> Path:
     """Write the model into a folder; its file there. Files that are there are only replaced with `force`."""
     if to not in FORMATS:
-        raise ConfigError(did_you_mean("format", to, FORMATS), key="to", value=to)
+        raise ConfigError(did_you_mean("format", str(to), FORMATS), key="to", value=to)
     format = FORMATS[to]
     names = (format.file, README, BLUEPRINT)
     refuse_run_folder(out)

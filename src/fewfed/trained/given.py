@@ -57,7 +57,7 @@ def _of_array(given: Any, blueprint: Blueprint) -> Tensor:
     if isinstance(given, Tensor):
         tensor: Tensor = given.detach().cpu()
         if tensor.is_floating_point():
-            return tensor if tensor.dim() > 1 else tensor.unsqueeze(1)
+            return tensor if tensor.dim() > 1 else tensor.reshape(-1, 1)
         given = tensor.numpy()
     try:
         array = np.asarray(given)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from fewfed.engine.threads import one_thread
 from fewfed.errors import ConfigError, RunError, did_you_mean
 from fewfed.network import Network
 from fewfed.plan import Plan
+from fewfed.runs import given
 from fewfed.runs.blueprint import Blueprint
 from fewfed.runs.experiment import Resolved
 from fewfed.runs.first_model import first_model
@@ -36,14 +39,16 @@ from fewfed.trained.model import TrainedModel
 from fewfed.trained.preprocessing import Present
 from fewfed.tree import Tree
 
+Where = str | PathLike[str]
+
 
 def load(
-    run: Path | str,
+    run: Where,
     *,
     site: str | None = None,
     client: int | None = None,
-    network: nn.Module | Network | str | None = None,
-    method: str = "",
+    network: nn.Module | Network | Where | None = None,
+    method: Where = "",
     unfinished: bool = False,
 ) -> TrainedModel:
     """The model that a run ended with, ready for rows as they are in your files.
@@ -53,7 +58,10 @@ def load(
     run's method named again, where it is a file that you have not run before. `unfinished`: the model of the last
     checkpoint, where the run has not come to its end.
     """
-    return Opened.at(Path(run), network=network, method=method, unfinished=unfinished).model(site, client)
+    path, spec = given.folder_of(run, "run"), given.method_of(method)
+    own = given.own_of(None, network).network
+    named = os.fspath(network) if isinstance(network, (str, PathLike)) else None
+    return Opened.at(path, network=own or named, method=spec, unfinished=unfinished).model(site, client)
 
 
 @dataclass(frozen=True)
@@ -187,14 +195,14 @@ class Opened:
                 )
 
     def _network(self, seed: int) -> Network:
-        recipe, given = self.blueprint.network, self.network
-        if isinstance(given, Network):
-            return given
-        if isinstance(given, nn.Module):
+        recipe, own = self.blueprint.network, self.network
+        if isinstance(own, Network):
+            return own
+        if isinstance(own, nn.Module):
             with one_thread():
-                return Network.of(given, example=torch.zeros(1, *self.blueprint.shape, dtype=_dtype(given)))
-        if given is not None and recipe.origin != "file":
-            raise ConfigError(f"network = '{given!s:.80}', but the run has its network from no file: leave it out")
+                return Network.of(own, example=torch.zeros(1, *self.blueprint.shape, dtype=_dtype(own)))
+        if own is not None and recipe.origin != "file":
+            raise ConfigError(f"network = '{own:.80}', but the run has its network from no file: leave it out")
         if recipe.origin == "object":
             raise ConfigError(
                 f"the run in '{self.folder.path}' was given its network as an object, which no folder can keep: give "
@@ -202,7 +210,7 @@ class Opened:
             )
         if recipe.origin == "built-in":
             self._forms()
-        name = recipe.name if recipe.origin == "built-in" else self._file(given)
+        name = recipe.name if recipe.origin == "built-in" else self._file(own)
         with one_thread():
             return networks.build(name, self.blueprint.shape, self.blueprint.outputs, seed)
 
@@ -216,17 +224,17 @@ class Opened:
         Limits().check_total(f"network '{name}' for inputs of shape {self.blueprint.shape}", bytes_needed)
         return forms
 
-    def _file(self, given: str | None) -> str:
+    def _file(self, named: str | None) -> str:
         """The file that the network is in, where the user has named it, now or before."""
         recipe = self.blueprint.network
-        name = given or recipe.name
+        name = named or recipe.name
         digest = network_file(name)
         if digest != recipe.digest:
             raise RunError(
                 f"'{name}' is not the file that the network of '{self.folder.path}' was made by: put it back as it "
                 "was, or name it where it lies now with --network, in Python network="
             )
-        if not given and not is_known(digest):
+        if not named and not is_known(digest):
             raise self._unknown(name, "network", name)
         return name
 

@@ -19,6 +19,7 @@ from fewfed.engine.scoring import EVALUATION_ROWS, EVALUATION_VALUES
 from fewfed.errors import ConfigError
 from fewfed.network import Network
 from fewfed.runs.blueprint import Blueprint
+from fewfed.runs.given import folder_of
 from fewfed.trained.given import raw_rows
 from fewfed.trained.preprocessing import Scale
 from fewfed.tree import Tree
@@ -116,7 +117,7 @@ class TrainedModel(nn.Module):
         """Write it for use without fewfed: `to` is onnx, torchscript, state_dict or safetensors, `out` a folder."""
         from fewfed.trained.export import export
 
-        return export(self, to, Path(out), force=force)
+        return export(self, to, folder_of(out, "out"), force=force)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

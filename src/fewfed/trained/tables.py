@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,12 +58,15 @@ def _names(given: Any) -> list[Any]:
     return list(getattr(given, "column_names", None) or given.columns)
 
 
-def _values(given: Any, name: str) -> list[Any]:
+def _values(given: Any, name: Any) -> list[Any]:
     column = given[name]
-    for function in ("to_pylist", "to_list", "tolist"):
-        if hasattr(column, function):
-            return list(getattr(column, function)())
-    return list(column)
+    found = next((getattr(column, one) for one in ("to_pylist", "to_list", "tolist") if hasattr(column, one)), None)
+    values = column if found is None else found()
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise DataError(
+            f"column '{name!s:.80}' of the table is a {type(column).__name__}: expected a value for each row"
+        )
+    return list(values)
 
 
 def encoded(column: InputColumn, values: Sequence[Any]) -> np.ndarray:
