@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from fewfed.data.raw_inputs import RawInputs
 from fewfed.data.scaling import Scaling
 from fewfed.data.splits import Split
 from fewfed.engine.job import Job
-from fewfed.errors import DataError, FewfedError, did_you_mean
+from fewfed.errors import DataError, FewfedError
 from fewfed.method import Method
 from fewfed.runs.experiment import Resolved
 from fewfed.runs.scaling import InputScaling
@@ -92,10 +93,9 @@ class Blueprint:
                 f"there is no site '{site:.80}', since the run's clients have numbers and no names: expected "
                 f"client = 0 to {self.clients - 1}"
             )
-        raise DataError(did_you_mean("site", site, self.sites) if len(self.sites) <= MANY else self.unknown(site))
-
-    def unknown(self, site: str) -> str:
-        return f"unknown site '{site:.80}': expected one of {self.told_sites}"
+        near = difflib.get_close_matches(site, self.sites, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"expected one of {self.told_sites}"
+        raise DataError(f"unknown site '{site:.80}': {hint}")
 
     @property
     def told_sites(self) -> str:
@@ -115,13 +115,23 @@ class Blueprint:
         return Segmentation(self.outputs) if self.task == "segmentation" else Classification(self.outputs)
 
     def as_json(self) -> dict[str, Any]:
-        inputs = None if self.inputs is None else self.inputs.as_json()
-        network = dataclasses.asdict(self.network)
-        rest = {name: getattr(self, name) for name in _PLAIN}
-        made = {"task": self.task, "outputs": self.outputs, "class_names": list(self.class_names)}
-        arrived = {"shape": list(self.shape), "inputs": inputs, "scaling": self.scaling.as_json()}
-        sites = {"clients": self.clients, "sites": list(self.sites)}
-        return {"format": FORMAT, "fewfed": __version__, **made, **arrived, "network": network, **sites, **rest}
+        return {
+            "format": FORMAT,
+            "fewfed": __version__,
+            "task": self.task,
+            "outputs": self.outputs,
+            "class_names": list(self.class_names),
+            "shape": list(self.shape),
+            "inputs": None if self.inputs is None else self.inputs.as_json(),
+            "scaling": self.scaling.as_json(),
+            "network": dataclasses.asdict(self.network),
+            "clients": self.clients,
+            "sites": list(self.sites),
+            "personal": self.personal,
+            "presents": self.presents,
+            "label": self.label,
+            "site": self.site,
+        }
 
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> Blueprint:
@@ -175,9 +185,6 @@ class Blueprint:
         for part, is_wrong in wrong.items():
             if is_wrong:
                 raise _damaged(f"its {part} do not fit the rest")
-
-
-_PLAIN = ("personal", "presents", "label", "site")
 
 
 def blueprint_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,17 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from fewfed import networks, tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
-from fewfed.data.limits import Limits
 from fewfed.data.readers.options import DataOptions
 from fewfed.engine import asking
 from fewfed.engine.client_store import ClientStore
 from fewfed.engine.homes import state_in
 from fewfed.engine.job import Job
-from fewfed.engine.threads import one_thread
-from fewfed.errors import ConfigError, RunError, did_you_mean
+from fewfed.errors import ConfigError, RunError
 from fewfed.network import Network
 from fewfed.plan import Plan
 from fewfed.runs import given
@@ -33,10 +29,11 @@ from fewfed.runs.first_model import first_model
 from fewfed.runs.folder import RunFolder
 from fewfed.runs.identity import refuse_other_inputs, weights_of
 from fewfed.runs.prepare import seed_of_weights
-from fewfed.runs.user_code import code_of, is_known, method_files, network_file
+from fewfed.runs.user_code import code_of, is_known, method_files
 from fewfed.settings import make
 from fewfed.trained.model import TrainedModel
 from fewfed.trained.preprocessing import Present
+from fewfed.trained.rebuilding import Rebuild, unknown_code
 from fewfed.tree import Tree
 
 Where = str | PathLike[str]
@@ -72,9 +69,9 @@ class Opened:
     config: Mapping[str, Any]
     blueprint: Blueprint
     options: DataOptions
-    network: nn.Module | Network | str | None
+    rebuild: Rebuild
     method: str
-    unfinished: bool
+    finished: bool
 
     @classmethod
     def at(
@@ -88,12 +85,13 @@ class Opened:
         folder, config = RunFolder.open(path, any_version=True)
         blueprint = Blueprint.from_json(folder.blueprint())
         options = make(DataOptions, dict(config.get("data_options") or {}), "data_options")
-        if folder.result() is None and not unfinished:
+        finished = folder.result() is not None
+        if not finished and not unfinished:
             raise RunError(
                 f"the run in '{path}' is not finished: 'fewfed resume {path}' ends it, or ask for the model of its "
                 "last checkpoint with --unfinished, in Python unfinished=True"
             )
-        return cls(folder, config, blueprint, options, network, method, unfinished)
+        return cls(folder, config, blueprint, options, Rebuild(blueprint, network, path), method, finished)
 
     def model(self, site: str | None = None, client: int | None = None) -> TrainedModel:
         """The model of everybody, or of one site."""
@@ -124,16 +122,16 @@ class Opened:
 
     def _weights(self, client: int | None) -> tuple[Tree, Network]:
         """The tree of the model that predicts, and its network."""
-        if self.blueprint.personal or self.unfinished:
+        if self.blueprint.personal or not self.finished:
             return self._from_checkpoint(client)
         model = self.folder.model()
-        return model, self._fitting(model)
+        return model, self.rebuild.fitting(model)
 
     def _from_checkpoint(self, client: int | None) -> tuple[Tree, Network]:
         last = self.folder.last_checkpoint()
         if last.server is None:
             raise RunError(f"the run in '{self.folder.path}' has no checkpoint yet: there is no model to load")
-        net = self._network(seed_of_weights(self._resolved().experiment))
+        net = self.rebuild.network(seed_of_weights(self._resolved().experiment))
         job = self._job(net)
         if not self.blueprint.personal or client is None:
             return asking.predictor(job, last.server, {}), net
@@ -166,7 +164,7 @@ class Opened:
         code = code_of(resolved.spec)
         for file, digest in zip(method_files(resolved.spec), code, strict=True):
             if not self.method and not is_known(digest):
-                raise self._unknown(file, "method", resolved.spec)
+                raise unknown_code(self.folder.path, file, "method", resolved.spec)
         refuse_other_inputs({"code": code}, self.folder, self.config)
         blueprint = self.blueprint
         nobody = Examples(torch.empty(0, *blueprint.shape), torch.empty(0, dtype=torch.long))
@@ -174,78 +172,3 @@ class Opened:
         training = resolved.training
         plan = Plan(resolved.experiment.seed, training.batch, training.batch_rule, training.sampling)
         return Job(resolved.chosen.method, net, blueprint.make_task(), federation, training, plan)
-
-    def _fitting(self, model: Tree) -> Network:
-        """The network, made only after it is known to fit the weights, so that no forged size takes memory."""
-        found = {path: tuple(leaf.shape) for path, leaf in tree.leaves(model)}
-        if self.network is None and self.blueprint.network.origin == "built-in":
-            self._refuse_other(self._forms(), found)
-        net = self._network(0)
-        self._refuse_other({path: tuple(leaf.shape) for path, leaf in tree.leaves(net.model())}, found)
-        return net
-
-    def _refuse_other(self, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> None:
-        for path, shape in expected.items():
-            if found.get(path) != shape:
-                name = self.blueprint.network.name
-                here = "missing" if path not in found else f"of shape {found[path]}"
-                raise RunError(
-                    f"the model in '{self.folder.path}' does not fit network '{name}': '{path}' is {here}, expected "
-                    f"{shape}; give the network that the run was made with"
-                )
-
-    def _network(self, seed: int) -> Network:
-        recipe, own = self.blueprint.network, self.network
-        if isinstance(own, Network):
-            return own
-        if isinstance(own, nn.Module):
-            with one_thread():
-                return Network.of(own, example=torch.zeros(1, *self.blueprint.shape, dtype=_dtype(own)))
-        if own is not None and recipe.origin != "file":
-            raise ConfigError(f"network = '{own:.80}', but the run has its network from no file: leave it out")
-        if recipe.origin == "object":
-            raise ConfigError(
-                f"the run in '{self.folder.path}' was given its network as an object, which no folder can keep: give "
-                "it again as network= in Python"
-            )
-        if recipe.origin == "built-in":
-            self._forms()
-        name = recipe.name if recipe.origin == "built-in" else self._file(own)
-        with one_thread():
-            return networks.build(name, self.blueprint.shape, self.blueprint.outputs, seed)
-
-    def _forms(self) -> dict[str, tuple[int, ...]]:
-        """The shape of everything in a model of a network by name. What a forged folder claims takes no memory yet."""
-        name = self.blueprint.network.name
-        if name not in networks.names():
-            raise ConfigError(did_you_mean("network", name, networks.names()))
-        forms = networks.forms(name, self.blueprint.shape, self.blueprint.outputs)
-        bytes_needed = 4 * sum(math.prod(shape) for shape in forms.values())
-        Limits().check_total(f"network '{name}' for inputs of shape {self.blueprint.shape}", bytes_needed)
-        return forms
-
-    def _file(self, named: str | None) -> str:
-        """The file that the network is in, where the user has named it, now or before."""
-        recipe = self.blueprint.network
-        name = named or recipe.name
-        digest = network_file(name)
-        if digest != recipe.digest:
-            raise RunError(
-                f"'{name}' is not the file that the network of '{self.folder.path}' was made by: put it back as it "
-                "was, or name it where it lies now with --network, in Python network="
-            )
-        if not named and not is_known(digest):
-            raise self._unknown(name, "network", name)
-        return name
-
-    def _unknown(self, file: str, kind: str, name: str) -> RunError:
-        return RunError(
-            f"'{self.folder.path}' asks to run the code in '{file}', which you have not run before: read it, and if "
-            f"you trust it name it with --{kind} {name}, in Python as {kind}="
-        )
-
-
-def _dtype(module: nn.Module) -> torch.dtype:
-    """The type of a module's weights, which its inputs must have."""
-    kinds = (weight.dtype for weight in module.parameters() if weight.is_floating_point())
-    return next(kinds, torch.get_default_dtype())
