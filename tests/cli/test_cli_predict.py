@@ -113,12 +113,12 @@ def test_every_row_by_its_own_sites_model(folders: Path, tmp_path: Path, capsys:
     ("more", "said"),
     [
         (("--data", "nowhere.csv"), "no file or folder nowhere.csv"),
-        (("--data", "new.csv", "--keep", "name"), "column of the new data 'name'"),
+        (("--data", "new.csv", "--keep", "name"), "'name'"),
         (("--data", "new.csv", "--site", "east"), "unknown site 'east'"),
         (("--data", "new.csv", "--client", "9"), "from 0 to 2"),
         (("--data", "new.csv", "--out", "new.csv"), "is there already"),
         (("--data", "short.csv"), "no column 'dose'"),
-        (("--data", "."), "has no images"),
+        (("--data", "."), "images"),
         ((), "Missing option '--data'"),
     ],
 )

@@ -147,8 +147,9 @@ def test_pixels_as_bytes_and_as_images(tmp_path: Path) -> None:
         Image.fromarray(image).save(tmp_path / ("below" if number % 2 else "") / f"{number}.png")
     np.testing.assert_array_equal(model.predict_proba(tmp_path), expected[[0, 2, 1, 3]])
     np.testing.assert_allclose(model.predict_proba(tmp_path / "0.png"), expected[:1], atol=1e-7)
+    arrays = untrained("small-cnn", (3, 16, 16), 3, inputs=RawInputs("array"))
     np.savez(tmp_path / "rows.npz", x=pixels)
-    np.testing.assert_array_equal(model.predict_proba(str(tmp_path / "rows.npz")), expected)
+    np.testing.assert_array_equal(arrays.predict_proba(str(tmp_path / "rows.npz")), expected)
 
 
 def test_grey_images_need_no_axis_for_channels() -> None:
