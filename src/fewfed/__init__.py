@@ -7,6 +7,8 @@ from fewfed.network import Network
 from fewfed.runs.api import compare, resume, run, show
 from fewfed.runs.experiment import Experiment
 from fewfed.runs.results import Result
+from fewfed.trained.loading import load
+from fewfed.trained.model import TrainedModel
 from fewfed.training import Training
 from fewfed.version import __version__
 
@@ -18,9 +20,11 @@ __all__ = [
     "Method",
     "Network",
     "Result",
+    "TrainedModel",
     "Training",
     "__version__",
     "compare",
+    "load",
     "resume",
     "run",
     "show",

@@ -13,7 +13,7 @@ from fewfed.runs.folder import RunFolder
 
 
 def run_with(folder: Path, accuracies: list[float | None]) -> Path:
-    made = RunFolder.create(folder, {}, {})
+    made = RunFolder.create(folder, {}, {}, {})
     made.restore(lambda states: None, len(accuracies))
     for number, value in enumerate(accuracies, 1):
         made.append({"round": number, **({} if value is None else {"accuracy": value})})

@@ -58,6 +58,7 @@ def test_the_files_of_a_run(finished: Path) -> None:
         "config.json",
         "environment.json",
         "split.json",
+        "blueprint.json",
         "metrics.jsonl",
         "checkpoint.safetensors",
         "choices.json",

@@ -10,7 +10,9 @@ from fewfed.cli.check import check
 from fewfed.cli.compare import compare
 from fewfed.cli.data import data_app
 from fewfed.cli.diagnose import diagnose_app
+from fewfed.cli.export import export_model
 from fewfed.cli.methods import show_methods
+from fewfed.cli.predict import show_predictions
 from fewfed.cli.reproduce import reproduce
 from fewfed.cli.run import resume, run
 from fewfed.cli.show import show
@@ -31,6 +33,8 @@ app.command()(tune)
 app.command()(resume)
 app.command()(reproduce)
 app.command()(show)
+app.command("predict")(show_predictions)
+app.command("export")(export_model)
 app.command("verify")(show_verdict)
 app.command("methods")(show_methods)
 app.command()(check)

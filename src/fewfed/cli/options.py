@@ -16,6 +16,12 @@ from fewfed.runs.config_file import ConfigFile, read
 
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the results.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Last line of standard output: one JSON object.")]
+Site = Annotated[str | None, typer.Option("--site", help="Whose model, or scaling, where each site has its own.")]
+Client = Annotated[int | None, typer.Option("--client", help="The same by the number of the client, from 0.")]
+NetworkFile = Annotated[str | None, typer.Option("--network", help="The run's network file again: net.py:build.")]
+MethodFile = Annotated[str, typer.Option("--method", help="The run's method file again, if you have not run it yet.")]
+Unfinished = Annotated[bool, typer.Option("--unfinished", help="The model of the last checkpoint will do.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
 
 
 @dataclass(frozen=True)

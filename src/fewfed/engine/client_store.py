@@ -105,6 +105,11 @@ class ClientStore:
         for client in files:
             self._read(client, files)
 
+    def named_in(self, index: Mapping[str, Any], client: int) -> Tree | None:
+        """The state of one client that a checkpoint names, for somebody who only reads; None if it never took part."""
+        files = _files(index)
+        return self._read(client, files) if client in files else None
+
     def restore(self, index: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
         """Go back to the states that a checkpoint names. Files that neither it nor the one before names are deleted."""
         self._memory.clear()

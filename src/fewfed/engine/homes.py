@@ -41,6 +41,11 @@ _STATE, _MOMENTS = "fewfed.state", "fewfed.moments"
 """What is kept of a client with moments of its optimiser: the method's state, if it keeps any, and these by phase."""
 
 
+def state_in(kept: Tree | None) -> Tree | None:
+    """What a client's method remembers, of all that is kept of the client."""
+    return kept.get(_STATE) if kept is not None and _MOMENTS in kept else kept
+
+
 class SimulatedHomes:
     """All clients of a simulation."""
 
@@ -62,8 +67,7 @@ class SimulatedHomes:
 
     def remembered(self, client: int) -> Tree | None:
         """What a client kept from its last participation; None before the first."""
-        kept = self.kept(client)
-        return kept.get(_STATE) if kept is not None and _MOMENTS in kept else kept
+        return state_in(self.kept(client))
 
     def kept(self, client: int) -> Tree | None:
         """All there is of a client: what its method remembers, and its optimiser."""

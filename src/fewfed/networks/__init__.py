@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fewfed import tree
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.network import Network
 from fewfed.networks import (
@@ -28,7 +29,7 @@ from fewfed.networks import (
 )
 from fewfed.networks.shapes import Accepts, Shape
 
-__all__ = ["build", "default_for", "names"]
+__all__ = ["build", "default_for", "forms", "names"]
 
 
 class _Entry(NamedTuple):
@@ -93,6 +94,13 @@ def build(name: str, shape: Shape, classes: int, seed: int, example: Tensor | No
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         return _NETWORKS[name].make(tuple(shape), classes)
+
+
+def forms(name: str, shape: Shape, classes: int) -> dict[str, tuple[int, ...]]:
+    """The shape of everything in a model of a network by name, found out without taking memory for it."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        made = _NETWORKS[name].make(tuple(shape), classes)
+        return {path: tuple(leaf.shape) for path, leaf in tree.leaves(made.model())}
 
 
 def _own(name: str) -> str:

@@ -50,7 +50,7 @@ def execute(
         else:
             label = prepared.job.method.label
             config = {**prepared.resolved.as_json(), "label": label, "inputs": prepared.inputs}
-            folder = RunFolder.create(path, config, prepared.manifest)
+            folder = RunFolder.create(path, config, prepared.manifest, prepared.blueprint.as_json())
         remember_named(prepared.resolved)
         around = Surroundings(shares_machine, comparison is not None)
         return _run_to_end(prepared, folder, observers, around, comparison)

@@ -1,9 +1,9 @@
-"""A run folder: configuration, environment, split, one line of metrics a round, checkpoints, final model and scores,
-result.
+"""A run folder: configuration, environment, split, blueprint, one line of metrics a round, checkpoints, final model and
+scores, result.
 
-Every file is covered by a digest (`fewfed.runs.seals`): the configuration names those of environment and split, the
-lines of metrics continue from the configuration's, a checkpoint names the last line's and those of the clients' states,
-and the result names the last line's, the model's and the scores'.
+Every file is covered by a digest (`fewfed.runs.seals`): the configuration names those of environment, split and
+blueprint, the lines of metrics continue from the configuration's, a checkpoint names the last line's and those of the
+clients' states, and the result names the last line's, the model's and the scores'.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from fewfed.tree import Tree
 from fewfed.version import __version__
 
 CONFIG, ENVIRONMENT, SPLIT = "config.json", "environment.json", "split.json"
+BLUEPRINT = "blueprint.json"
+"""What is needed beside the weights to use the model."""
 METRICS, CHECKPOINT, MODEL, RESULT = "metrics.jsonl", "checkpoint.safetensors", "model.safetensors", "result.json"
 SCORES = "scores.json"
 BEFORE = "checkpoint.before.safetensors"
@@ -83,20 +85,22 @@ class RunFolder:
         self._written = RoundLines()
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any], split: Mapping[str, Any]) -> RunFolder:
+    def create(
+        cls, path: Path, config: Mapping[str, Any], split: Mapping[str, Any], blueprint: Mapping[str, Any]
+    ) -> RunFolder:
         """Start a run folder; an existing run is not overwritten."""
         refuse_existing(path)
         folder = cls(path)
         folder._own.make()
         files = {name: folder._write_json(name, content) for name, content in
-                 ((ENVIRONMENT, environment()), (SPLIT, split))}  # fmt: skip
+                 ((ENVIRONMENT, environment()), (SPLIT, split), (BLUEPRINT, blueprint))}  # fmt: skip
         # Last: a folder with a configuration is a run that can be continued.
         write_sealed(folder._own / CONFIG, {"fewfed": __version__, **config, "files": files})
         return folder
 
     @classmethod
-    def open(cls, path: Path) -> tuple[RunFolder, dict[str, Any]]:
-        """An existing run and its configuration."""
+    def open(cls, path: Path, *, any_version: bool = False) -> tuple[RunFolder, dict[str, Any]]:
+        """An existing run and its configuration. `any_version`: it is only looked at, so that nothing can differ."""
         if not (path / CONFIG).is_file():
             raise RunError(f"'{path}' is not a run folder: expected one with a {CONFIG}, as 'fewfed run' writes it")
         folder = cls(path)
@@ -104,7 +108,7 @@ class RunFolder:
         version = parsed(folder._own.read(CONFIG, MOST_BYTES), folder._own / CONFIG).get("fewfed")
         if not isinstance(version, str):
             raise Damaged(f"'{path / CONFIG}' is damaged: expected the JSON that 'fewfed run' wrote")
-        if version != __version__:
+        if version != __version__ and not any_version:
             raise RunError(
                 f"'{path}' was written by fewfed {version!s:.40}, this is {__version__}: results could differ; "
                 f"continue it with that version or start a new run"
@@ -236,6 +240,26 @@ class RunFolder:
         files = recorded.get("files")
         model, _ = storage.load(self._own / MODEL, str(files.get(MODEL)) if isinstance(files, dict) else "?")
         return model
+
+    def last_checkpoint(self) -> Checkpoint:
+        """What the run was when it was last written down, for somebody who only reads; `Damaged` where it is not as it
+        was written."""
+        start = read_sealed(self._own / CONFIG)[1]
+        return self._checkpoint(CHECKPOINT, start, _MOST_ROUNDS) if self._own.has(CHECKPOINT) else Checkpoint()
+
+    def blueprint(self) -> dict[str, Any]:
+        """What is needed beside the weights to use the model; `Damaged` where it is not as it was written."""
+        files = read_sealed(self._own / CONFIG)[0].get("files")
+        wanted = files.get(BLUEPRINT) if isinstance(files, dict) else None
+        if wanted is None:
+            raise RunError(
+                f"'{self.path}' was made before runs had a {BLUEPRINT}, without which its model cannot be rebuilt: "
+                "run it again"
+            )
+        content = self._own.read(BLUEPRINT, MOST_BYTES)
+        if digest_of(content) != wanted:
+            raise Damaged(f"'{self.path / BLUEPRINT}' is damaged: its content does not fit the digest in {CONFIG}")
+        return parsed(content, self._own / BLUEPRINT)
 
     def is_whole(self) -> bool:
         """Whether final model and scores of a finished run are there as they were written."""

@@ -47,17 +47,22 @@ def sources_of(resolved: Resolved, own_data: str | None = None) -> dict[str, Any
 
 def inputs_of(dataset: Dataset, net: Network, sources: Mapping[str, Any]) -> dict[str, Any]:
     """What identifies the data, the user's code and the first weights."""
-    weights = hashlib.sha256()
-    for name, leaf in tree.leaves(net.model()):
-        weights.update(name.encode())
-        weights.update(tree.content(leaf))
     labels = torch.cat([dataset.train.y, dataset.test.y]).numpy().tobytes()
     return {
         **sources,
         "shape": list(dataset.shape),
         "labels": hashlib.sha256(labels).hexdigest(),
-        "weights": weights.hexdigest(),
+        "weights": weights_of(net),
     }
+
+
+def weights_of(net: Network) -> str:
+    """A digest of the weights that a run starts from."""
+    found = hashlib.sha256()
+    for name, leaf in tree.leaves(net.model()):
+        found.update(name.encode())
+        found.update(tree.content(leaf))
+    return found.hexdigest()
 
 
 def content_of(dataset: Dataset) -> str:

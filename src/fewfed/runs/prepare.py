@@ -28,6 +28,7 @@ from fewfed.errors import ConfigError, concerning
 from fewfed.network import Network
 from fewfed.phase import Clock
 from fewfed.plan import Plan, Random
+from fewfed.runs.blueprint import Blueprint, blueprint_of
 from fewfed.runs.executors import refuse_unused
 from fewfed.runs.experiment import AUTO, Experiment, Resolved
 from fewfed.runs.first_model import first_model
@@ -53,6 +54,8 @@ class Prepared:
     note: str
     scaling: InputScaling
     """What was done to the inputs."""
+    blueprint: Blueprint
+    """What is needed beside the weights to use the model."""
     own_data: Dataset | None = None
     """The user's own object, where the data are not looked up by name."""
     own_network: bool = False
@@ -115,7 +118,8 @@ def prepare(
     inputs = inputs_of(dataset, net, sources)
     note = "; ".join(filter(None, (dataset.note, split.note, scaling.told)))
     own = network is not None
-    return Prepared(resolved, job, split, manifest, inputs, cohort, note, scaling, data, own, whole.reading)
+    blueprint = blueprint_of(resolved, job, dataset, split, scaling, own)
+    return Prepared(resolved, job, split, manifest, inputs, cohort, note, scaling, blueprint, data, own, whole.reading)
 
 
 def data_of(resolved: Resolved) -> Dataset:
@@ -222,9 +226,13 @@ def _network(experiment: Experiment, dataset: Dataset, own: nn.Module | Network 
         name = "unet"
     elif name == "auto":
         name = networks.default_for(dataset.name, dataset.shape)
-    weights = int(Random(experiment.seed, "weights").integers(2**31, 1))
     with one_thread():
-        return networks.build(name, dataset.shape, dataset.classes, weights, dataset.train.x)
+        return networks.build(name, dataset.shape, dataset.classes, seed_of_weights(experiment), dataset.train.x)
+
+
+def seed_of_weights(experiment: Experiment) -> int:
+    """What the first weights of a network by name depend on."""
+    return int(Random(experiment.seed, "weights").integers(2**31, 1))
 
 
 def _refuse_unfit_network(net: Network, dataset: Dataset) -> None:

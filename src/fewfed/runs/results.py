@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from fewfed.errors import RunError
 from fewfed.metric import METRICS, Metric, metric_of
 from fewfed.runs.folder import METRICS as ROUNDS
 from fewfed.runs.folder import RunFolder
 from fewfed.runs.history import flat_rounds
+
+if TYPE_CHECKING:  # What uses results is built on top of them.
+    from fewfed.trained.model import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,14 @@ class Result:
     def per_site(self) -> list[dict[str, Any]]:
         """The last model, one row a site: training rows, test rows, metrics; none where the data know no sites."""
         return list(self.scores["per_site"])
+
+    def model(
+        self, *, site: str | None = None, client: int | None = None, network: nn.Module | str | None = None
+    ) -> TrainedModel:
+        """The model that the run ended with: `fewfed.load` of its folder."""
+        from fewfed.trained.loading import load
+
+        return load(self.folder, site=site, client=client, network=network)
 
     def as_json(self) -> dict[str, Any]:
         """Without what only runs with validation rows have, unless this is one."""

@@ -71,7 +71,7 @@ def refuse_unknown(resolved: Resolved, folder: Path, named: Collection[str] = ()
     `named`: what the user has named just now, of "method" and "network".
     """
     for file, digest, kind in _files(resolved):
-        if kind not in named and not _is_known(digest):
+        if kind not in named and not is_known(digest):
             name = resolved.spec if kind == "method" else resolved.experiment.network
             raise RunError(
                 f"'{folder}' asks to run the code in '{file}', which you have not run before: read it, and if you "
@@ -89,7 +89,8 @@ def _files(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
         yield own.file, digest_of_network, "network"
 
 
-def _is_known(digest: str) -> bool:
+def is_known(digest: str) -> bool:
+    """Whether this user has named a file of this content before."""
     try:
         known = OwnFolder(cache_folder() / _FOLDER)
         return known.exists() and known.has(digest)

@@ -15,6 +15,7 @@ from fewfed.engine.storage import Damaged, digest_of
 from fewfed.errors import RunError
 from fewfed.runs.folder import (
     BEFORE,
+    BLUEPRINT,
     CHECKPOINT,
     CHOICES,
     CLIENTS,
@@ -46,6 +47,7 @@ def verify(path: Path) -> list[Finding]:
         CONFIG: lambda: None,  # Opening it has checked it.
         ENVIRONMENT: lambda: _named(own, ENVIRONMENT, config),
         SPLIT: lambda: _named(own, SPLIT, config),
+        BLUEPRINT: folder.blueprint,
         METRICS: folder.metrics,
         CHECKPOINT: lambda: folder.look_at(CHECKPOINT),
         BEFORE: lambda: folder.look_at(BEFORE),
@@ -55,6 +57,7 @@ def verify(path: Path) -> list[Finding]:
         RESULT: folder.check_result,
     }
     must = {CONFIG, ENVIRONMENT, SPLIT} | ({METRICS, MODEL, CHECKPOINT} if own.has(RESULT) else set())
+    must |= {BLUEPRINT} & set(config.get("files") or ())  # A run of a development version may have none.
     if own.has(CHECKPOINT) or own.has(BEFORE):
         must |= {METRICS}
     found = [
