@@ -169,7 +169,7 @@ class Network:
     def position(self, cut: str | int) -> int:
         """Number of stages before a cut: after the stage of that name, after the last one inside a part of that name
         (`layer1` has `layer1.0` and `layer1.1`), or after that many stages."""
-        self.require_stages(f"cut '{cut}'")
+        self.require_stages("a method that cuts")
         if isinstance(cut, int) or cut.lstrip("-").isdigit():
             count = int(cut)
             if not 0 < count <= len(self.stages):
@@ -194,7 +194,7 @@ class Network:
     @property
     def penultimate(self) -> int:
         """The cut before the last stage, which is the classifier."""
-        self.require_stages("the cut before the classifier")
+        self.require_stages("a method that cuts")
         return len(self.stages) - 1
 
     def apply(
