@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfed.errors import ConfigError, did_you_mean, told
+from fewfed.network_check import refuse_hidden_weights
 from fewfed.stages import Source, take_apart
 from fewfed.torch_private import BatchNorm, Dropout, foreach_copy_, is_transformed, places_of, sequence_of, transforming
 from fewfed.tree import Tree
@@ -71,6 +72,8 @@ class Network:
         made = cls(name, stages, cut, source)
         if not any(leaf.trained for leaf in made._leaves):
             raise ConfigError(f"network '{name}' has nothing to train: expected parameters that are not all frozen")
+        if example is not None:
+            refuse_hidden_weights(made, example)
         return made
 
     @property

@@ -63,7 +63,7 @@ class Probe:
         self.module = module
         self._itself = itself
         self._name = name
-        rows = example[torch.arange(_ROWS) % len(example)].detach()
+        rows = few_rows(example)
         evaluated, trained = (self._first(rows, train) for train in (False, True))
         self._refuse_odd(evaluated, trained)
         self.is_random = trained.drew
@@ -162,6 +162,11 @@ class Probe:
 _JOINTS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
     {"flatten": nn.Flatten, "pool": lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())}
 )
+
+
+def few_rows(example: Tensor) -> Tensor:
+    """The first rows of an example, or the same again where it has too few."""
+    return example[torch.arange(_ROWS) % len(example)].detach()
 
 
 def unique(name: str, stages: Sequence[Stage]) -> str:
