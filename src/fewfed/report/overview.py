@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fewfed.metric import metric_of
 from fewfed.report.curves import Curve, draw_curves
 from fewfed.report.rendering import as_html, as_text, printable
 from fewfed.report.survey import Found
-from fewfed.report.table import Spread
+from fewfed.report.table import Spread, caption
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,14 +58,12 @@ class Group:
         return "" if self.first.state == "finished" else f"{self.first.state} {self.rounds}"
 
     def spread(self, name: str) -> Spread | None:
-        found = [getattr(run.accuracy, name) for run in self.runs if run.accuracy is not None]
+        found = [getattr(run.summary, name) for run in self.runs if run.summary is not None]
         return Spread.of(found) if found else None
 
-    def percent(self, name: str) -> str:
+    def shown(self, name: str) -> str:
         spread = self.spread(name)
-        if spread is None:
-            return ""
-        return spread.percent() if len(self.runs) > 1 else f"{100 * spread.mean:.1f}"
+        return "" if spread is None else spread.shown(metric_of(self.first.metric))
 
     def megabytes(self, name: str) -> float | None:
         found = [value for run in self.runs if (value := getattr(run, name)) is not None]
@@ -135,13 +134,13 @@ class Overview:
         return out.getvalue()
 
     def plot(self, path: Path) -> None:
-        """Draw accuracy by round: a line a row, over its seeds."""
+        """Draw the metric of the first row by round: a line for each row with that metric, over its seeds."""
         curves: dict[str, list[Curve]] = {}
         for label, group in zip(self._labels(), self.groups, strict=True):
-            if group.first.curve:
+            if group.first.curve and group.first.metric == self.groups[0].first.metric:
                 unique = label if label not in curves else f"{label}, {group.first.folder}"
                 curves[unique] = [run.curve for run in group.runs]
-        draw_curves(curves, path, self.title)
+        draw_curves(curves, path, self.title, metric_of(self.groups[0].first.metric))
 
     def _labels(self) -> list[str]:
         """What each row is called in a picture; with its settings where it would be called like another."""
@@ -175,10 +174,8 @@ class Overview:
         from rich.markup import escape
         from rich.table import Table
 
-        caption = "accuracy in %, mean ± standard deviation over seeds; MB of a whole run"
-        made = Table(
-            title=escape(self.title), caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
-        )
+        said = caption((group.first.metric for group in self.groups), any(len(group.runs) > 1 for group in self.groups))
+        made = Table(title=escape(self.title), caption=said, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         axes = [axis for axis in _AXES if axis not in self._common]
         settings = _columns(self.differing)
         for name in ("method", *axes, *settings):
@@ -191,7 +188,7 @@ class Overview:
                 escape(group.first.method),
                 *(escape(group.axis(axis)) for axis in axes),
                 *(escape(_cell(group.first.settings, names)) for names in settings.values()),
-                *(group.percent(name) for name in ("best", "last", "last10")),
+                *(group.shown(name) for name in ("best", "last", "last10")),
                 str(len({run.seed for run in group.runs})),
                 *("" if (size := group.megabytes(name)) is None else f"{size:.1f}" for name in ("mb_up", "mb_down")),
                 group.first.state,

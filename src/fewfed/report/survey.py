@@ -20,6 +20,8 @@ from fewfed.engine.own_folder import OwnFolder
 from fewfed.engine.storage import Damaged
 from fewfed.errors import FewfedError, RunError, in_one_line
 from fewfed.methods.registry import choose
+from fewfed.metric import METRICS as KNOWN
+from fewfed.metric import metric_of
 from fewfed.report.rendering import printable
 from fewfed.runs.experiment import Experiment
 from fewfed.runs.folder import CONFIG, METRICS, RESULT, SPLIT
@@ -57,14 +59,16 @@ class Found:
     """How many were asked for."""
     done: int = 0
     seed: int | None = None
-    accuracy: Summary | None = None
-    """Over the rounds so far."""
+    metric: str = "accuracy"
+    """What the run is judged by."""
+    summary: Summary | None = None
+    """That metric over the rounds so far."""
     mb_up: float | None = None
     mb_down: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Whatever else decides what is computed, by name."""
     curve: tuple[tuple[int, float], ...] = ()
-    """Evaluated rounds and their accuracies."""
+    """Evaluated rounds, and what the metric was in them."""
 
 
 def survey(folders: Sequence[Path]) -> list[Found]:
@@ -90,7 +94,7 @@ def look_at(folder: Path) -> Found:
         blank = dataclasses.replace(blank, done=len(records), clients=_clients(own) or blank.clients)
         finished = _finished(own, chain)
         made = _summed(blank, records) if finished is None else _concluded(blank, finished)
-        made = dataclasses.replace(made, curve=_curve(records), settings=_settings(version, config))
+        made = dataclasses.replace(made, curve=_curve(records, blank.metric), settings=_settings(version, config))
     except (FewfedError, OSError) as error:
         return dataclasses.replace(blank, problem=in_one_line(error))
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -166,6 +170,7 @@ def _described(blank: Found, config: Mapping[str, Any]) -> Found:
         clients=_whole(experiment["clients"]) or None,
         rounds=_whole(experiment["rounds"]),
         seed=_whole(experiment["seed"]),
+        metric=metric if (metric := str(experiment.get("metric", ""))) in KNOWN else "accuracy",
     )
 
 
@@ -185,35 +190,34 @@ def _clients(own: OwnFolder) -> int | None:
 
 
 def _concluded(blank: Found, result: Mapping[str, Any]) -> Found:
-    accuracy, traffic = result["accuracy"], result["bytes"]
+    # Before there were other metrics every run was judged by its accuracy.
+    summary, traffic = result["accuracy" if blank.metric == "accuracy" else "chosen"], result["bytes"]
     return dataclasses.replace(
         blank,
         state="finished",
         method=printable(result["method"]),
         preset=printable(result["preset"]),
         clients=_whole(result["clients"]),
-        accuracy=Summary(*(_number(accuracy[name]) for name in ("best", "last", "last10"))),
+        summary=Summary(*(_number(summary[name]) for name in ("best", "last", "last10"))),
         mb_up=_number(traffic["up"]) / 1e6,
         mb_down=_number(traffic["down"]) / 1e6,
     )
 
 
 def _summed(blank: Found, records: Sequence[Mapping[str, Any]]) -> Found:
-    curve = [accuracy for _, accuracy in _curve(records)]
+    curve = [value for _, value in _curve(records, blank.metric)]
     return dataclasses.replace(
         blank,
         state="unfinished",
-        accuracy=Summary.of(curve) if curve else None,
+        summary=Summary.of(curve, metric=metric_of(blank.metric)) if curve else None,
         mb_up=sum(_number(record["bytes"]["up"]) for record in records) / 1e6,
         mb_down=sum(_number(record["bytes"]["down"]) for record in records) / 1e6,
     )
 
 
-def _curve(records: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, float], ...]:
+def _curve(records: Sequence[Mapping[str, Any]], metric: str) -> tuple[tuple[int, float], ...]:
     return tuple(
-        (_whole(record["round"]), _number(record["accuracy"]))
-        for record in records
-        if record.get("accuracy") is not None
+        (_whole(record["round"]), _number(record[metric])) for record in records if record.get(metric) is not None
     )
 
 
@@ -222,7 +226,7 @@ def _settings(version: str, config: Mapping[str, Any]) -> dict[str, Any]:
     parts: dict[str, Any] = {"experiment": Experiment(), "training": Training(), "data_options": DataOptions()}
     found: dict[str, Any] = {}
     for part, defaults in parts.items():
-        known = dataclasses.asdict(defaults)
+        known = json.loads(json.dumps(dataclasses.asdict(defaults)))  # As it would be read back.
         # What only another version knows cannot be compared; that it is another version is said.
         values = {
             name: value for name, value in config.get(part, {}).items() if name in known or version == __version__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -86,7 +86,13 @@ def rich_table(table: Sequence[Row], title: str) -> Table:
     from rich.table import Table
 
     # Every number fits into 80 columns: names of methods are what a narrow terminal folds.
-    made = Table(title=title, caption=_caption(table), box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    made = Table(
+        title=title,
+        caption=caption((row.metric for row in table), any(row.seeds > 1 for row in table)),
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     made.add_column("method", overflow="fold", min_width=8)
     judged = len({row.metric for row in table}) > 1
     validated = any(row.best_validation for row in table)
@@ -131,11 +137,11 @@ def to_csv(table: Sequence[Row]) -> str:
     return out.getvalue()
 
 
-def _caption(table: Sequence[Row]) -> str:
-    found = [metric_of(name) for name in dict.fromkeys(row.metric for row in table)]
+def caption(metrics: Iterable[str], several: bool) -> str:
+    """What the numbers of a table are. `several`: whether any row has more than one seed."""
+    found = [metric_of(name) for name in dict.fromkeys(metrics)]
     what = ", ".join(f"{metric.title} in %" if metric.is_share else metric.title for metric in found)
     lower = [metric.title for metric in found if metric.lower_is_better]
-    several = any(row.seeds > 1 for row in table)
     parts = [
         f"{what}, {'mean ± standard deviation over seeds' if several else 'one seed'}",
         *([f"lower is better ({', '.join(lower)})" if len(found) > 1 else "lower is better"] if lower else []),
