@@ -67,9 +67,11 @@ class Score:
         rates = [None if math.isnan(rate) else rate for rate in self.per_class]
         found: dict[str, Any] = {"accuracy": self.accuracy, "loss": self.mean_loss, "per_class": rates}
         if self.groups:
-            found["per_group"] = {name: part.accuracy for name, part in self.groups.items()}
-            parts = [part.compared for part in self.groups.values()]
-            found |= {f"{name}_groups": sum(part[name] for part in parts) / len(parts) for name in self.compared}
+            parts = {name: part.compared for name, part in self.groups.items()}
+            found["per_group"] = {name: part["accuracy"] for name, part in parts.items()}
+            found |= {
+                f"{name}_groups": sum(part[name] for part in parts.values()) / len(parts) for name in self.compared
+            }
         return found
 
     def overall(self) -> dict[str, float]:

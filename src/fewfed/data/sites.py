@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -45,7 +44,7 @@ def sites_of(federation: SplitFederation) -> Sites:
         train_rows=tuple(counts.get(int(one), 0) for one in known),
         # With noise on the test part there are several copies of it, one after another.
         of_tests=torch.from_numpy(_places(known, tested)).repeat(rows // max(1, len(dataset.test))),
-        of_clients=_of_clients(known, held, split.offsets) if natural and len(trained) else (NOBODY,) * clients,
+        of_clients=_of_clients(known, held, split.offsets) if natural and len(held) else (NOBODY,) * clients,
     )
 
 
@@ -58,5 +57,9 @@ def _places(known: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def _of_clients(known: np.ndarray, held: np.ndarray, offsets: np.ndarray) -> tuple[int, ...]:
-    owned = [np.unique(held[first:last]) for first, last in pairwise(offsets)]
-    return tuple(int(_places(known, ids)[0]) if len(ids) == 1 else NOBODY for ids in owned)
+    """The site of each client by its rows, which lie one client after another."""
+    sizes = np.diff(offsets)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    first = held[np.minimum(offsets[:-1], len(held) - 1)]
+    others = np.bincount(owner, held != first[owner], len(sizes))
+    return tuple(np.where((sizes > 0) & (others == 0), _places(known, first), NOBODY).tolist())

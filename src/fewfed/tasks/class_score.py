@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,6 +35,28 @@ class ClassScore(Score):
     bins: Tensor
     """Three rows of `BINS` numbers: how many rows of the test set in each bin were wrong, how many right, and the sum
     of their largest probabilities."""
+
+    @classmethod
+    def of(cls, labels: Tensor, predicted: Tensor, probability: Tensor, loss: float, classes: int) -> ClassScore:
+        """From each row's class, the class it is held for and how likely that seems, and the loss of all rows.
+
+        What is no number counts as a probability of 0. Arrays, because for the few rows that are scored at once they
+        take less than half the time of tensors.
+        """
+        y, said, sure = labels.numpy(), predicted.numpy(), np.fmax(probability.double().numpy(), 0.0)
+        right = y == said
+        place = np.ceil(sure * BINS).clip(1, BINS).astype(np.int64)
+        bins = np.empty((3, BINS), np.int64)
+        bins[:2] = np.bincount(place + BINS * right, minlength=2 * BINS + 1)[1:].reshape(2, BINS)
+        # Doubles hold sums of whole numbers exactly, for millions of rows at once.
+        bins[2] = np.bincount(place, weights=np.rint(sure * _UNIT), minlength=BINS + 1)[1:]
+        return cls(
+            correct=torch.from_numpy(np.bincount(y[right], minlength=classes)),
+            total=torch.from_numpy(np.bincount(y, minlength=classes)),
+            loss=loss,
+            predicted=torch.from_numpy(np.bincount(said, minlength=classes)),
+            bins=torch.from_numpy(bins),
+        )
 
     @classmethod
     def of_all_rows(cls, output: Tensor, y: Tensor) -> dict[str, Any]:
@@ -112,13 +135,3 @@ class ClassScore(Score):
     def _each(self) -> list[tuple[int, int, int]]:
         """Of each class: rows that were right, rows that have it, rows it is predicted for."""
         return list(zip(self.correct.tolist(), self.total.tolist(), self.predicted.tolist(), strict=True))
-
-
-def binned(probability: Tensor, right: Tensor) -> Tensor:
-    """`ClassScore.bins` of rows by their largest probabilities. What is no number counts as 0."""
-    sure = probability.double().nan_to_num_(nan=0.0)
-    place = (sure * BINS).ceil_().clamp_(1, BINS).long()
-    counts = torch.bincount(2 * place + right, minlength=2 * BINS + 2)[2:].view(BINS, 2)
-    # Doubles hold sums of whole numbers exactly, for millions of rows at once.
-    sums = torch.bincount(place, weights=(sure * _UNIT).round_(), minlength=BINS + 1)[1:]
-    return torch.stack((counts[:, 0], counts[:, 1], sums.long()))

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 
 from fewfed.losses import one_hot, soft_cross_entropy
 from fewfed.task import Score
-from fewfed.tasks.class_score import ClassScore, binned
+from fewfed.tasks.class_score import ClassScore
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,7 @@ class Classification:
         return soft_cross_entropy(output, target)
 
     def score(self, output: Tensor, y: Tensor) -> Score:
-        log_probability, predicted = log_softmax(output, 1), output.argmax(1)
-        right = predicted == y
-        return ClassScore(
-            correct=torch.bincount(y[right], minlength=self.classes),
-            total=torch.bincount(y, minlength=self.classes),
-            loss=float(nll_loss(log_probability, y, reduction="sum").double()),
-            predicted=torch.bincount(predicted, minlength=self.classes),
-            bins=binned(log_probability.amax(1).exp(), right),
-        )
+        output = output.detach()
+        log_probability = log_softmax(output, 1)
+        loss = float(nll_loss(log_probability, y, reduction="sum").double())
+        return ClassScore.of(y, output.argmax(1), log_probability.amax(1).exp(), loss, self.classes)
