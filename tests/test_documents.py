@@ -18,6 +18,7 @@ import fewfed
 from fewfed import Experiment, Training, run, tree
 from fewfed.cli import options as opt
 from fewfed.cli.app import app
+from fewfed.conformance.suite import examine
 from fewfed.engine import storage
 from fewfed.method import Batch, Context
 from fewfed.methods.fedavg import FedAvg
@@ -27,6 +28,7 @@ from fewfed.runs.config_file import read
 from fewfed.runs.experiment import executor_options, known_fields, resolve
 from fewfed.runs.folder import RunFolder
 from fewfed.settings import setting
+from fewfed.spelling import spelled
 from support import context, digits, digits_network, same
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -136,7 +138,7 @@ def test_every_option_of_every_executor_is_on_the_page_of_speed() -> None:
     assert set(re.findall(r"^\| `(\w+\.\w+)` \|", page, re.M)) == executor_options()
 
 
-@pytest.mark.parametrize("name", ["anchored", "centred"])
+@pytest.mark.parametrize("name", ["anchored", "centred", "decayed"])
 def test_the_examples_of_the_guide_run_and_are_fedavg_at_their_neutral_setting(name: str, tmp_path: Path) -> None:
     (example,) = (block for block in code(ROOT / "CONTRIBUTING.md", "python") if f'name = "{name}"' in block)
     (tmp_path / f"{name}.py").write_text(example)
@@ -163,6 +165,23 @@ def test_the_example_of_two_phases_sends_what_it_declares(tmp_path: Path) -> Non
     assert phases["measure"]["bytes_up"] == 3 * 4 * features.numel()
     assert phases["measure"]["steps"] == 0
     assert "gap" in phases["train"]["terms"]
+
+
+def test_the_example_of_a_wrapper_goes_around_other_methods_and_keeps_what_methods_promise(tmp_path: Path) -> None:
+    (example,) = (block for block in code(ROOT / "CONTRIBUTING.md", "python") if "Around[" in block)
+    (tmp_path / "decayed.py").write_text(example)
+    wrapper = str(tmp_path / "decayed.py")
+    runs = {"it": (f"{wrapper}(flea)", {}), "neutral": (f"{wrapper}(flea)", {"rho": 0.0}), "flea": ("flea", {})}
+    results = {
+        label: run(what, Experiment(**TINY), Training(epochs=1, batch=16), values=values, out=tmp_path / label)
+        for label, (what, values) in runs.items()
+    }
+    assert results["it"].method == "decayed(flea)"
+    models = {label: storage.load(tmp_path / label / "model.safetensors")[0] for label in runs}
+    assert same(models["neutral"], models["flea"])
+    assert not same(models["it"], models["flea"])
+    assert "decay" in RunFolder(tmp_path / "it").metrics()[0]["phases"]["train"]["terms"]
+    assert [verdict for verdict in examine(wrapper) if verdict.state == "failed"] == []
 
 
 def test_fedprox_of_the_readme_is_fedprox() -> None:
@@ -220,7 +239,7 @@ def test_documented_commands_are_understood(line: str) -> None:
     parsed = command.make_context(command.name, words).params
     method = parsed.get("method") or "fedavg"
     sets = opt.gather(None, parsed.get("sets"), {}).values
-    if method != "METHOD" and not method.endswith(".py"):
+    if method != "METHOD" and not spelled(method).files:
         resolve(method, sets)
 
 

@@ -198,7 +198,8 @@ def _parse(text: str, hint: Any) -> Any:
 def _check_type(name: str, value: Any, hint: Any) -> None:
     if not any(_fits(value, option) for option in _options(hint)):
         raise ConfigError(f"{name} = {shown(value)}: expected {type_name(hint)}", key=name, value=value)
-    if isinstance(value, str) and ("\0" in value or len(value) > _LONGEST):
+    texts = [text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)]
+    if any("\0" in text or len(text) > _LONGEST for text in texts):
         expected = f"expected a text of at most {_LONGEST} characters, none of them NUL"
         raise ConfigError(f"{name} = {shown(value)}: {expected}", key=name, value=value)
     if not _is_moderate(value):

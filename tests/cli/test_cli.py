@@ -106,8 +106,12 @@ def test_own_data_by_path(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -
         capsys, monkeypatch, "run", "flea", "--data", str(tmp_path / "mine.npz"), "--split", "iid", "--clients", "4",
         "--cohort", "2", "--rounds", "6", "--lr", "0.02", "--out", str(tmp_path / "out"), "--json",
     )  # fmt: skip
-    assert (code, err) == (0, "")
-    assert json.loads(text.splitlines()[-1])["accuracy"]["best"] > 0.8
+    assert code == 0
+    assert err.startswith("mine: 90 rows, 72 to train on and 18 to test (20% held out). 3 classes (column 'y'): 0 (30)")
+    result = json.loads(text.splitlines()[-1])
+    assert result["accuracy"]["best"] > 0.8
+    assert (result["reading"]["rows"], result["reading"]["test_rows"]) == (72, 18)
+    assert json.loads((tmp_path / "out" / "split.json").read_text())["reading"] == result["reading"]
 
 
 def test_progress_shows_on_a_terminal_only(tmp_path: Path) -> None:

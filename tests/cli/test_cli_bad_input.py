@@ -123,17 +123,17 @@ DATA: dict[str, tuple[Arguments, list[str]]] = {
     "NaN in a table": (lambda here: ["--data", table(here / "t.csv", [*FINE, "nan,1,0"])], ["NaN"]),
     "NaN in an array": (lambda here: ["--data", not_a_number(here)], ["row 7", "NaN"]),
     "ragged array": (lambda here: ["--data", ragged(here)], ["ragged"]),
-    "labels below 0": (
-        lambda here: ["--data", archive(here / "t.npz", x=np.ones((9, 2)), y=np.arange(9) % 3 - 1)],
-        ["label -1"],
+    "labels all alike": (
+        lambda here: ["--data", archive(here / "t.npz", x=np.ones((9, 2)), y=np.ones(9))],
+        ["every row has the label '1'", "two classes"],
     ),
     "labels beyond the classes": (
         lambda here: ["--data", table(here / "t.csv", FINE), "--set", "classes=1"],
         ["label 1", "1 classes"],
     ),
-    "labels with a gap": (
-        lambda here: ["--data", archive(here / "t.npz", x=np.ones((9, 2)), y=np.arange(9) % 3 * 2)],
-        ["1 never occurs"],
+    "labels that are measured": (
+        lambda here: ["--data", archive(here / "t.npz", x=np.ones((9, 2)), y=np.arange(9) / 7)],
+        ["9 different numbers in 9 rows", "--label"],
     ),
     "inputs without labels": (lambda here: ["--data", archive(here / "t.npz", x=np.ones((9, 2)))], ["no array 'y'"]),
     "unequal lengths": (

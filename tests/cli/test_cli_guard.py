@@ -214,7 +214,7 @@ FILES: dict[str, tuple[str, str]] = {
     "a preset that is none": ("name = 'mine'\n    presets = {'a': 1}", "preset 'a' of Mine is 1: expected a Preset"),
     "observed as a text": ("name = 'mine'\n    observed = 'norm'", "Mine.observed is 'norm': expected a Set"),
     "a loss that is a number": ("name = 'mine'\n    loss = 3", "Mine.loss is no function"),
-    "an unknown type": ("name = 'mine'\n    x: Nowhere = 1", "method 'mine' cannot be made: NameError"),
+    "an unknown type": ("name = 'mine'\n    x: Nowhere = 1", "the annotations of Mine cannot be read: NameError"),
     "a class that refuses itself": (
         "name = 'mine'\n    def __post_init__(self):\n        1 / 0",
         "method 'mine' cannot be made: ZeroDivisionError: division by zero (in __post_init__, mine.py, line 9)",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli.forked_command import Command, start
+from fewfed.cli import _how_to_go_on
 from fewfed.cli.stopping import Stop, Stopped, listening
 from fewfed.engine.executors.sequential import Sequential
 from fewfed.runs.folder import CHECKPOINT, METRICS
@@ -54,6 +55,38 @@ def test_a_signal_ends_a_command_in_an_orderly_way(number: signal.Signals, execu
     assert [json.loads(line)["round"] for line in lines] == [*range(1, len(lines) + 1)]
     assert bool(workers) == (executor == "workers")
     wait_until(lambda: not any(is_alive(worker) for worker in workers))
+
+
+def test_a_comparison_that_is_stopped_goes_on_with_the_same_command(tmp_path: Path) -> None:
+    chosen = ("compare", "fedavg", "fedprox", *SMALL, "--rounds", "40", "--jobs", "1", "--out", "out")
+    command = start(chosen, tmp_path)
+    wait_until(lambda: rounds_written(tmp_path / "out" / "fedavg-seed0") >= 2 or command.has_ended)
+    os.kill(command.pid, signal.SIGINT)
+    assert command.code() == 130
+    assert command.err == (
+        "stopped: the same command goes on; finished runs are kept, others continue from their last checkpoint\n"
+    )
+    again = start(chosen, tmp_path)
+    assert again.code() == 0
+    assert "fedprox" in again.out
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("compare", ": the same command goes on"),
+        ("reproduce", ": the same command goes on"),
+        ("run", ": 'fewfed resume FOLDER' continues a run"),
+        ("methods", ""),
+        ("show", ""),
+        ("check", ""),
+    ],
+)
+def test_the_advice_fits_the_command(command: str, says: str) -> None:
+    advice = _how_to_go_on([command, "fedavg"])
+    assert advice.startswith(says)
+    assert bool(advice) == bool(says)
+    assert _how_to_go_on([]) == ""
 
 
 def test_a_signal_to_a_whole_session_ends_it_too(tmp_path: Path) -> None:

@@ -117,10 +117,13 @@ BAD: list[tuple[Any, str]] = [
     (np.array([0, np.nan, 1, 0]), "label nan"),
     (np.array([0, np.inf, 1, 0]), "label inf"),
     (np.array([0, 1e300, 1, 0]), r"label 1e\+300"),
+]
+FOREIGN = [
     (np.array([0, -1, 1, 0]), "label -1"),
     (np.array([0, 2**63, 1, 0], np.uint64), "label 9223372036854775808"),
     (np.array([0, 2**62, 1, 0]), "label 4611686018427387904"),
 ]
+"""Classes of a user's own, whatever they are called, but not those of a data set whose classes are known."""
 
 
 @pytest.mark.parametrize(("labels", "sentence"), BAD, ids=range(len(BAD)))
@@ -130,27 +133,32 @@ def test_labels_of_files(tmp_path: Path, labels: np.ndarray, sentence: str) -> N
     np.savez(tmp_path / "own.npz", x=np.eye(4), y=[0, 1, 0, 1], x_test=np.eye(4), y_test=labels)
     refused(tmp_path / "own.npz", sentence)
     pq.write_table(pa.table({"a": np.arange(4.0), "label": labels}), tmp_path / "own.parquet")
-    refused(tmp_path / "own.parquet", sentence)
+    refused(tmp_path / "own.parquet", f"{sentence}|one missing cell")
+
+
+@pytest.mark.parametrize(("labels", "sentence"), BAD + FOREIGN, ids=range(len(BAD + FOREIGN)))
+def test_labels_of_a_data_set_whose_classes_are_known(tmp_path: Path, labels: np.ndarray, sentence: str) -> None:
     images = np.zeros((4, 28, 28), np.uint8)
     arrays = {"train_images": images, "test_images": images, "test_labels": np.array([0, 1, 0, 1])}
     np.savez(tmp_path / "pneumoniamnist.npz", train_labels=labels, **arrays)
     refused("pneumonia", sentence)
 
 
-@pytest.mark.parametrize(
-    ("cell", "sentence"),
-    [
-        ("99999999999999999999", "row 2 has label 9999999"),
-        ("-1", "label -1"),
-        ("9" * 4000, "row 2 has label 9{40}"),
-        ("7", "1 never"),
-    ],
-)
-def test_labels_of_csv(tmp_path: Path, cell: str, sentence: str) -> None:
+@pytest.mark.parametrize("cell", ["99999999999999999999", "-1", "9" * 4000, "7", "1e3", "007", "0x1", "²"])
+def test_labels_of_csv_are_classes_whatever_they_are(tmp_path: Path, cell: str) -> None:
     (tmp_path / "own.csv").write_text(f"a,label\n1,0\n2,{cell}\n3,0\n4,0\n")
-    refused(tmp_path / "own.csv", sentence)
+    written = {"1e3": "1000"}.get(cell, cell)
+    assert set(load(str(tmp_path / "own.csv")).class_names) == {"0", written}
+
+
+def test_grades_are_classes_and_measurements_are_not(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("a,label\n" + "1,0.5\n2,1\n" * 4)
-    assert load(str(tmp_path / "own.csv")).class_names == ("0.5", "1"), "in a .csv it is text, and says so"
+    assert load(str(tmp_path / "own.csv")).class_names == ("0.5", "1")
+    drawn = np.random.default_rng(0).normal(size=50)
+    (tmp_path / "own.csv").write_text("a,label\n" + "".join(f"1,{value:.3f}\n" for value in drawn))
+    refused(
+        tmp_path / "own.csv", r"one of \d+ different numbers in 50 rows: expected classes and not something measured"
+    )
 
 
 def test_bytes_as_labels_and_names(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def test_images_of_different_sizes_need_a_common_one(tmp_path: Path) -> None:
     for label in ("a", "b"):
         paint(tmp_path / "mixed" / label / "0.png", 9, (4, 4), "L")
         paint(tmp_path / "mixed" / label / "1.jpg", (9, 9, 9), (8, 4))
-    with pytest.raises(DataError, match=r"4 x 4, .* 8 x 4.*set image_size"):
+    with pytest.raises(DataError, match=r"4 x 4, .* 8 x 4.*--size PIXELS"):
         load(str(tmp_path / "mixed"))
     assert load(str(tmp_path / "mixed"), options=DataOptions(image_size=5)).shape == (3, 5, 5)
 

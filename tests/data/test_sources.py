@@ -75,7 +75,7 @@ def test_unknown_names_and_paths(given: str, sentence: str) -> None:
 
 def test_a_file_of_unknown_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(DataError, match=r"\.npz, \.csv, \.parquet"):
+    with pytest.raises(DataError, match=r"\.npz, \.csv, \.tsv, \.parquet"):
         load(str(tmp_path / "notes.txt"))
 
 

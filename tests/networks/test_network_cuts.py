@@ -174,6 +174,8 @@ def test_an_unknown_stage_gets_a_suggestion() -> None:
         network.position("blok1")
 
 
-def test_a_module_without_order_is_refused() -> None:
-    with pytest.raises(ConfigError, match="cannot be cut"):
-        Network.of(nn.Linear(3, 2))
+def test_a_module_without_order_is_one_piece_and_cannot_be_cut() -> None:
+    network = Network.of(nn.Linear(3, 2))
+    assert len(network.stages) == 1
+    with pytest.raises(ConfigError, match="method 'x' needs stages, but network 'custom' is in one piece"):
+        network.require_stages("method 'x'")

@@ -269,7 +269,7 @@ def test_a_failing_run_is_named_and_the_exit_code_is_2(tmp_path: Path, capsys: C
     assert len(report["runs"]) == 5
     assert len(report["failed"]) == 1
     (name,) = report["failed"]
-    assert name.endswith("moody.py-seed1")
+    assert name == "moody-seed1"
     failure, last = err.splitlines()
     assert failure.startswith(f"failed: {name}: ")
     assert last.startswith("error: 1 of 6 runs failed")

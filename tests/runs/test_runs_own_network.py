@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from engine.exact import differences
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fewfed import Training, resume, run, tree
+from fewfed.conformance.differences import differences
 from fewfed.data.readers.options import DataOptions
 from fewfed.engine.executors.workers.options import Options
 from fewfed.errors import ConfigError, RunError
@@ -275,8 +275,8 @@ def test_a_module_in_one_piece_starts_from_the_model_of_another_run(file: Path, 
 @pytest.mark.parametrize(
     ("network", "mention"),
     [
-        (nn.Linear, "network is the class Linear"),
-        ([nn.Linear(2, 2)], "network is a list: expected an nn.Module"),
+        (nn.Linear, r"expected an object, as in network=Linear\(\.\.\.\)"),
+        ([nn.Linear(2, 2)], r"expected a torch\.nn\.Module, or the name of a network"),
         ("mlpp", "unknown network 'mlpp': did you mean 'mlp'"),
         ("nowhere.py:build", r"cannot read the network file 'nowhere\.py'|no network file"),
         (nn.Sequential(nn.Flatten(), nn.ReLU()), "nothing to train"),

@@ -142,4 +142,4 @@ def test_a_recipe_names_only_what_json_can_say() -> None:
     assert Recipe.from_json(json.loads(json.dumps(recipe.as_json()))) == Recipe(
         json.loads(json.dumps(dict(recipe.config))), recipe.inputs
     )
-    assert Experiment(**recipe.config["experiment"]) == small()
+    assert Experiment(**recipe.config["experiment"]) == small(split="qua:2")

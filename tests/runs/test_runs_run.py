@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fewfed import Dataset, Examples, Experiment, Network, Training, __version__, resume, run
+from fewfed.data.readers.options import DataOptions
 from fewfed.data.sources import load
 from fewfed.data.splits import make_split
 from fewfed.engine import storage
@@ -27,6 +28,7 @@ from fewfed.runs.experiment import Resolved, resolve
 from fewfed.runs.folder import RunFolder
 from fewfed.runs.naming import default_folder
 from fewfed.runs.results import Summary
+from fewfed.runs.scaling import apply_known
 from run_support import SHORT, assert_same_end, killed_after, records, rounds_written, small
 from support import same
 
@@ -152,7 +154,7 @@ def test_the_result_sums_the_rounds_up(finished: Path) -> None:
 
 
 def test_the_final_model_scores_what_the_last_round_says(finished: Path) -> None:
-    digits = load("digits")
+    digits = apply_known(load("digits"), DataOptions())
     model, _ = storage.load(finished / "model.safetensors")
     weights = model["params"]
     x = digits.test.x.flatten(1)

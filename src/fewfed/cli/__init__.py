@@ -28,8 +28,18 @@ def main() -> None:
             code = 130
         if stop.asked and code != 0:
             code = stop.code
-            _tell("stopped: 'fewfed resume FOLDER' continues a run from its last checkpoint")
+            _tell("stopped" + _how_to_go_on(sys.argv[1:]))
         sys.exit(code)
+
+
+def _how_to_go_on(arguments: list[str]) -> str:
+    """What a user types to continue the command that was stopped."""
+    command = arguments[0] if arguments else ""
+    if command in ("compare", "reproduce"):
+        return ": the same command goes on; finished runs are kept, others continue from their last checkpoint"
+    if command in ("run", "resume", "diagnose"):
+        return ": 'fewfed resume FOLDER' continues a run from its last checkpoint"
+    return ""
 
 
 def _guarded(stop: Stop) -> int:

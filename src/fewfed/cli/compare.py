@@ -10,6 +10,7 @@ import typer
 from fewfed.cli import options as opt
 from fewfed.cli.faults import explained_in_run, failed_runs
 from fewfed.cli.printing import out, progress, say
+from fewfed.cli.reading import tell_reading
 from fewfed.cli.run import lines_of
 from fewfed.report.comparison import Comparison, compared
 from fewfed.report.curves import require_matplotlib
@@ -39,7 +40,8 @@ def compare(
     count = seeds if seeds is not None else (given.file.seeds if given.file else 1)
     with lines_of(given.file):
         runs = planned(names, given.values, count, folder or DEFAULT_FOLDER)
-        runs.refuse_unready()
+        reading = runs.refuse_unready()
+    tell_reading(reading)
     packing = packing_for(jobs)
     with progress(f"{len(runs.cells)} runs", len(runs.cells) * runs.rounds) as display:
         endings = runs.run(packing, cell_reporter(display, runs.rounds), explained_in_run)
@@ -51,7 +53,8 @@ def compare(
         say("not tuned: beside what you set, methods have their default settings; 'fewfed tune' searches for all alike")
     if as_json:
         print(json.dumps({"folder": str(comparison.folder), "runs": [each.as_json() for each in comparison.results],
-                          "failed": dict(comparison.failed)}))  # fmt: skip
+                          "failed": dict(comparison.failed),
+                          **({"reading": reading.as_json()} if reading else {})}))  # fmt: skip
     if error := failed_runs(endings, "runs"):
         raise error
 

@@ -44,7 +44,9 @@ def show(
         place = "inside the package" if item.present and item.where is None else str(item.where)
         table.add_row(item.name, item.what, "yes" if item.present else "no", place if item.present else item.obtain)
     out.print(table)
-    out.print("your own: a path to .npz, .csv, .parquet, a folder of class folders, or a saved Hugging Face data set")
+    out.print(
+        "your own: a path to a table (.csv, .tsv, .parquet), .npz, a folder of images, or a saved Hugging Face data set"
+    )
 
 
 @data_app.command()

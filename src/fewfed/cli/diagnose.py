@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fewfed.cli import options as opt
 from fewfed.cli.printing import out, progress, say
+from fewfed.cli.reading import tell_reading
 from fewfed.cli.run import lines_of
 from fewfed.diagnostics.exposure import expected_exposure, exposure_curve
 from fewfed.diagnostics.feature_map import plot_features
@@ -82,7 +83,7 @@ def exposure(folder: Path, as_json: opt.AsJson = False) -> None:
         print(json.dumps({"folder": str(folder), "method": resolved.spec, "exposure": curve}))
 
 
-_FLAGS = ("data", "split", "clients", "cohort", "rounds", "epochs", "batch", "seed", "network")
+_FLAGS = (*opt.DATA_FLAGS, "split", "clients", "cohort", "rounds", "epochs", "batch", "seed", "network")
 
 
 @diagnose_app.command()
@@ -150,11 +151,12 @@ class _Picture:
 
 def _run(method: str, given: opt.Given, folder: Path | None, observers: list[Observer]) -> Path:
     with lines_of(given.file):
-        resolved = resolve(method, {"experiment.rounds": _SHORT, **given.values})
-        prepared: Prepared = prepare(resolved)
+        prepared: Prepared = prepare(resolve(method, {"experiment.rounds": _SHORT, **given.values}))
         refuse_unrepeatable(prepared.job)
+    resolved = prepared.resolved
     place = folder or default_folder(resolved)
     refuse_existing(place)
+    tell_reading(prepared.reading)
     with progress(method, resolved.experiment.rounds) as display:
         execute(prepared, place, [*observers, RoundProgress(display)])
     return place

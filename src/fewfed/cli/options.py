@@ -36,7 +36,14 @@ class Flag:
 
 FLAGS: Mapping[str, Flag] = {
     "data": Flag(str, "Data set by name, or a path to your own."),
-    "split": Flag(str, "iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject, file:PATH..."),
+    "label": Flag(str, "Own data: the column of labels.", "data_options.label"),
+    "site": Flag(str, "Own data: the column that says whose a row is.", "data_options.site"),
+    "ignore": Flag(str, "Own data: columns to leave out, NAME,NAME...", "data_options.ignore"),
+    "missing": Flag(str, "Own data, missing values: refuse, mean or drop (the row).", "data_options.missing"),
+    "test_data": Flag(str, "Own data: a file or folder with the test part.", "data_options.test_data"),
+    "test_column": Flag(str, "Own data: the column that marks test rows.", "data_options.test_column"),
+    "size": Flag(int, "Images: resize to so many pixels a side.", "data_options.image_size"),
+    "split": Flag(str, "iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, site, subject, file:PATH..."),
     "clients": Flag(int, "Number of clients; 0 = all of a natural split."),
     "cohort": Flag(float, "Clients a round: fraction below 1, or a count."),
     "rounds": Flag(int, "Rounds."),
@@ -54,6 +61,8 @@ FLAGS: Mapping[str, Flag] = {
     "exact": Flag(bool, "No choices by timing, which change how numbers round."),
 }
 """Settings that have a flag of their own; every other one is set by --set."""
+DATA_FLAGS = ("data", "label", "site", "ignore", "missing", "test_data", "test_column", "size")
+"""Those of every command that reads data."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,10 @@ import typer
 
 from fewfed.cli import options as opt
 from fewfed.cli.printing import progress, say, warn
+from fewfed.cli.reading import tell_reading
+from fewfed.data.reading import Reading
 from fewfed.errors import ConfigError, DataError
+from fewfed.methods.registry import label_of
 from fewfed.metric import metric_of
 from fewfed.report.progress import RoundProgress
 from fewfed.runs.api import resume as resume_run
@@ -39,13 +42,13 @@ def run(
             raise ConfigError("which method? Name one, as in 'fewfed run flea', or give it in the TOML file")
         method = given.file.methods[0]
     with lines_of(given.file):
-        resolved = resolve(method, given.values)
-        prepared = prepare(resolved)
-    path = folder or default_folder(resolved)
+        prepared = prepare(resolve(method, given.values))
+    path = folder or default_folder(prepared.resolved)
     refuse_existing(path)
-    with progress(method, resolved.experiment.rounds) as display:
+    tell_reading(prepared.reading)
+    with progress(label_of(method), prepared.resolved.experiment.rounds) as display:
         result = execute(prepared, path, [RoundProgress(display)])
-    _tell(result, as_json)
+    _tell(result, as_json, prepared.reading)
 
 
 def resume(
@@ -56,8 +59,9 @@ def resume(
     as_json: opt.AsJson = False,
 ) -> None:
     """Continue a run that was stopped."""
-    resolved = Resolved.from_json(RunFolder.open(folder)[1])
-    with progress(resolved.spec, resolved.experiment.rounds) as display:
+    config = RunFolder.open(folder)[1]
+    resolved = Resolved.from_json(config)
+    with progress(str(config.get("label", resolved.spec)), resolved.experiment.rounds) as display:
         watching = [RoundProgress(display)]
         result = resume_run(
             folder, method=method, network=network or None, executor=executor, observers=watching, progress=False
@@ -74,7 +78,7 @@ def lines_of(file: ConfigFile | None) -> Iterator[None]:
         raise (file.explain(error) if file else error) from None
 
 
-def _tell(result: Result, as_json: bool) -> None:
+def _tell(result: Result, as_json: bool, reading: Reading | None = None) -> None:
     found, shown = result.chosen, metric_of(result.metric).shown
     of_which = "" if result.metric == "accuracy" else f"{metric_of(result.metric).title} "
     say(
@@ -93,4 +97,4 @@ def _tell(result: Result, as_json: bool) -> None:
         warn(f"{result.failed} turns of clients were left out: metrics.jsonl says which and why")
     if as_json:
         sys.stdout.flush()
-        print(json.dumps(result.as_json()))
+        print(json.dumps({**result.as_json(), **({"reading": reading.as_json()} if reading else {})}))

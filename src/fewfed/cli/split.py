@@ -12,14 +12,16 @@ from rich.table import Table
 
 from fewfed.cli import options as opt
 from fewfed.cli.printing import out, say
+from fewfed.cli.reading import tell_reading
 from fewfed.cli.run import lines_of
+from fewfed.data.examples import Dataset
 from fewfed.data.skew import picture, plot_split
-from fewfed.data.sources import load
-from fewfed.runs.experiment import resolve
-from fewfed.runs.prepare import manifest_of, parts_of, training_part
+from fewfed.data.splits import Split
+from fewfed.runs.experiment import resolve_data
+from fewfed.runs.prepare import data_of, manifest_of, parts_of, settled, training_part
 
 
-@opt.of_experiments("data", "split", "clients", "seed")
+@opt.of_experiments(*opt.DATA_FLAGS, "split", "clients", "seed")
 def show_split(
     given: opt.Given,
     plot: Annotated[
@@ -30,13 +32,15 @@ def show_split(
 ) -> None:
     """Print sparsity, scarcity, sizes and the class table of a split."""
     with lines_of(given.file):
-        resolved = resolve("fedavg", given.values)
-        loaded = load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)
-        dataset = training_part(loaded, resolved.experiment)
-        made, held_back = parts_of(dataset, resolved.experiment)
+        resolved = resolve_data(given.values, given.file.methods if given.file else ())
+        loaded = data_of(resolved)
+        experiment = settled(resolved, loaded).experiment
+        dataset = training_part(loaded, experiment)
+        made, held_back = parts_of(dataset, experiment)
+    tell_reading(loaded.reading)
     labels, names = dataset.split_labels, dataset.split_names
     counts = made.counts(labels, len(names))
-    manifest = manifest_of(dataset, made, held_back)
+    manifest = manifest_of(dataset, made, held_back, loaded.reading)
     sizes = manifest["sizes"]
     say(
         f"{dataset.name}, {manifest['rule']}, seed {manifest['seed']}: "
@@ -51,12 +55,14 @@ def show_split(
     )
     say(f"digest {manifest['digest'][:16]}" + (f"; {manifest['note']}" if manifest["note"] else ""))
     table = Table(title="rows of each class")
-    table.add_column("client", justify="right")
+    table.add_column(experiment.split if experiment.split in dataset.groups else "client", justify="right")
     for name in names[:20]:
         table.add_column(escape(name), justify="right")
     table.add_column("all", justify="right")
     for client, row in enumerate(counts[:shown]):
-        table.add_row(str(client), *(str(count) if count else "·" for count in row[:20]), str(row.sum()))
+        table.add_row(
+            escape(_name(dataset, made, client)), *(str(count) if count else "·" for count in row[:20]), str(row.sum())
+        )
     out.print(table)
     if len(counts) > shown:
         say(f"{len(counts) - shown} more clients: --show N")
@@ -66,3 +72,10 @@ def show_split(
         say(f"picture: {plot}")
     if as_json:
         print(json.dumps(manifest))
+
+
+def _name(dataset: Dataset, split: Split, client: int) -> str:
+    """What a client is called: its site's name where clients are sites, else its number."""
+    if split.name not in dataset.groups:
+        return str(client)
+    return dataset.group_name(split.name, int(dataset.groups[split.name][split.rows(client)[0]]))

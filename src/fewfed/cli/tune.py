@@ -11,6 +11,7 @@ from fewfed.cli import options as opt
 from fewfed.cli.compare import show_comparison
 from fewfed.cli.faults import explained_in_run, failed_runs
 from fewfed.cli.printing import out, progress, say
+from fewfed.cli.reading import tell_reading
 from fewfed.cli.run import lines_of
 from fewfed.errors import ConfigError
 from fewfed.report.comparison import compared
@@ -59,7 +60,8 @@ def tune(
             by=by_of(by),
             root=root,
         )
-        planned.refuse_unready()
+        reading = planned.refuse_unready()
+    tell_reading(reading)
     say(told(planned))
     packing = packing_for(jobs)
     rounds = planned.cells[0].resolved.experiment.rounds

@@ -34,5 +34,6 @@ def tensor_of(values: Any, what: str, whole: torch.dtype) -> Tensor:
     if is_whole and array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise DataError(f"{what} go up to {int(array.max())}: expected numbers below 2^63")
     # A copy: the user's own array may change later, and may lie in memory as torch cannot have it.
-    made = np.array(array, dtype=np.int64 if is_whole else np.float32, order="C")
+    with np.errstate(over="ignore"):  # What is too large becomes infinite, and is told with its row later.
+        made = np.array(array, dtype=np.int64 if is_whole else np.float32, order="C")
     return torch.from_numpy(made).to(whole) if is_whole else torch.from_numpy(made)

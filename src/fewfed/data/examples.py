@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fewfed.data.arrays import tensor_of
 from fewfed.data.raw_inputs import RawInputs
+from fewfed.data.reading import Reading
 from fewfed.data.scaling import Scaling
 from fewfed.errors import DataError
 
@@ -64,6 +65,10 @@ class Dataset:
     """Constants that the reader knows for scaling inputs: published, or of all training rows."""
     is_scaled: bool = False
     """Whether they have been applied to the inputs."""
+    missing: bool = False
+    """Whether NaN stands in inputs where a value is missing, to be filled in where inputs are scaled."""
+    reading: Reading | None = None
+    """How the user's own files were read; None where they are not."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -102,7 +107,7 @@ def checked(dataset: Dataset) -> Dataset:
         where = f"data '{dataset.name}', {part}"
         if examples.x.ndim and len(examples.x) == 0:
             raise DataError(f"data '{dataset.name}' has no {part} rows: expected at least one")
-        _check_inputs(examples.x, where)
+        _check_inputs(examples.x, where, dataset.missing)
         _check_labels(examples, dataset, where)
     if dataset.train.x.shape[1:] != dataset.test.x.shape[1:]:
         raise DataError(
@@ -142,12 +147,13 @@ def _check_kinds(dataset: Dataset) -> None:
                 )
 
 
-def _check_inputs(x: Tensor, where: str) -> None:
+def _check_inputs(x: Tensor, where: str, missing: bool) -> None:
     if not torch.is_floating_point(x):
         raise DataError(f"{where}: inputs are {x.dtype}; expected floating point")
     if x.ndim < 2 or x.numel() == 0:
         raise DataError(f"{where}: inputs have shape {tuple(x.shape)}; expected at least one number in every row")
-    finite = torch.isfinite(x.flatten(1)).all(1)
+    flat = x.flatten(1)
+    finite = (torch.isfinite(flat) | torch.isnan(flat) if missing else torch.isfinite(flat)).all(1)
     if not bool(finite.all()):
         row = int((~finite).nonzero()[0])
         raise DataError(f"{where} row {row} holds NaN or infinity: expected finite numbers; clean or drop such rows")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fewfed.data.examples import Dataset, Examples, checked
+from fewfed.data.raw_inputs import RawInputs
 from fewfed.errors import DataError
 
 _FORMAT = "fewfed data 1"
@@ -30,6 +31,8 @@ def save(dataset: Dataset, path: Path) -> None:
         "group_names": {name: list(names) for name, names in dataset.group_names.items()},
         "note": dataset.note,
         "task": dataset.task,
+        "inputs": None if dataset.inputs is None else dataset.inputs.as_json(),
+        "missing": dataset.missing,
         **{part: list(found) for part, found in groups.items()},
     }
     tensors = {
@@ -83,4 +86,6 @@ def _dataset(about: dict[str, Any], tensors: dict[str, Tensor]) -> Dataset:
         about["note"],
         about["task"],
         groups["test_groups"],
+        None if about["inputs"] is None else RawInputs.from_json(about["inputs"]),
+        missing=bool(about["missing"]),
     )

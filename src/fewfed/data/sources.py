@@ -10,17 +10,13 @@ from pathlib import Path
 from fewfed.data.examples import Dataset, checked
 from fewfed.data.readers import (
     cifar,
-    csv_table,
     digits,
     har,
-    hugging_face,
     idx,
-    image_folder,
     masks,
     medmnist,
-    npz,
     office,
-    parquet,
+    own_kinds,
     urbansound,
 )
 from fewfed.data.readers.folders import cache_folder, search_path
@@ -152,16 +148,8 @@ SOURCES = (
         medmnist.FILE,
     ),
 )
-FILES = {
-    ".npz": Layout(npz.read, npz.files),
-    ".csv": Layout(csv_table.read, csv_table.files),
-    ".parquet": Layout(parquet.read, parquet.files),
-}
-FOLDERS = {
-    ".csv": Layout(csv_table.read_folder, csv_table.files_in_folder),
-    ".parquet": Layout(parquet.read_folder, parquet.files_in_folder),
-}
-"""By the ending of the files `train` and `test` in it."""
+OWN = Layout(own_kinds.read, own_kinds.files)
+MASKS = Layout(masks.read, masks.files)
 
 
 def names() -> list[str]:
@@ -195,14 +183,34 @@ def load(name_or_path: str, *, options: DataOptions = DataOptions(), seed: int =
         raise ConfigError(f"seed = {seed}: expected 0 or more, and less than 2^63", key="seed", value=seed)
     with _understood(name_or_path):
         place, layout = _found(name_or_path)
+        _refuse_own_options(name_or_path, layout, options)
         return checked(layout.read(place, options, seed))
 
 
 def files(name_or_path: str, options: DataOptions) -> tuple[Path, list[Path]]:
-    """Where a data set lies, and the files that `load` would read."""
+    """Where a data set lies, and the files in that place that `load` would read."""
     with _understood(name_or_path):
         place, layout = _found(name_or_path)
         return place, list(layout.files(place, options))
+
+
+def test_files(options: DataOptions) -> tuple[Path, list[Path]]:
+    """The same of the test part that the options name."""
+    with _understood(options.test_data):
+        place = own_kinds.test_path(options)
+        return place, list(own_kinds.files(place, options))
+
+
+def _refuse_own_options(name: str, layout: Layout, options: DataOptions) -> None:
+    if layout is OWN:
+        return
+    for option, value in options.own_only().items():
+        raise ConfigError(
+            f"{option} = {value!r} says how tables and folders of your own are read, and '{name[:SHOWN]}' is none of "
+            "these: leave this option out",
+            key=option,
+            value=value,
+        )
 
 
 @contextmanager
@@ -224,7 +232,7 @@ def _found(name_or_path: str) -> tuple[Path, Layout]:
             return _place_of(source), source.layout
     path = _path(name_or_path)
     if path is not None:
-        return path, _layout_of(path)
+        return path, _own_layout(path)
     if _looks_like_a_path(name_or_path):
         shown = name_or_path[:SHOWN]
         raise DataError(
@@ -255,24 +263,9 @@ def _place_of(source: Source) -> Path:
     )
 
 
-def _layout_of(path: Path) -> Layout:
-    if path.is_dir():
-        return _folder_layout(path)
-    if path.suffix.lower() in FILES:
-        return FILES[path.suffix.lower()]
-    raise DataError(f"{path} is of no known kind: expected a file ending in {', '.join(FILES)}, or a folder")
-
-
-def _folder_layout(folder: Path) -> Layout:
-    if hugging_face.is_saved(folder):
-        return Layout(hugging_face.read, hugging_face.files)
-    for suffix, layout in FOLDERS.items():
-        if (folder / f"train{suffix}").is_file() and (folder / f"test{suffix}").is_file():
-            return layout
-    if masks.has_pairs(folder):
-        return Layout(masks.read, masks.files)
-    return Layout(image_folder.read, image_folder.files)
+def _own_layout(path: Path) -> Layout:
+    return MASKS if path.is_dir() and own_kinds.is_images(path) and masks.has_pairs(path) else OWN
 
 
 def _looks_like_a_path(text: str) -> bool:
-    return "/" in text or "\\" in text or any(text.lower().endswith(suffix) for suffix in FILES)
+    return "/" in text or "\\" in text or any(text.lower().endswith(suffix) for suffix in own_kinds.FILES)

@@ -36,6 +36,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "dirm": ("MU",),
     "exact": ("N", "Q"),
     "size": ("BETA",),
+    "site": (),
     "domain": (),
     "subject": (),
     "client": (),
@@ -53,7 +54,7 @@ EMPTY_CLIENTS = 10_000
 SHOWN = 60
 """Letters of a rule that an error repeats."""
 
-NATURAL = ("domain", "subject", "client")
+NATURAL = ("site", "domain", "subject", "client")
 FILE = "file"
 RELEASED = "dir-released"
 BY_CLASS = ("qua", "dir", "dir-released", "dirm", "exact")

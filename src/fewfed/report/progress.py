@@ -129,7 +129,7 @@ def is_terminal() -> bool:
     """Whether standard error is one. A program may have closed it, or put something else in its place."""
     try:
         return bool(sys.stderr.isatty())
-    except (AttributeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         return False
 
 

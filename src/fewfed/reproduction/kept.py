@@ -79,9 +79,8 @@ def digest_of(resolved: Resolved) -> str:
     """A digest of what a run computes. Only what differs from the defaults goes in, so that a new setting, which leaves
     everything as it was unless somebody sets it, leaves the digest as it was."""
     run = resolved.identity
-    experiment = {
-        name: value for name, value in _changed(run.experiment, Experiment()).items() if name not in _WITHOUT_EFFECT
-    }
+    settled, usual = run.experiment.settled({}), Experiment().settled({})
+    experiment = {name: value for name, value in _changed(settled, usual).items() if name not in _WITHOUT_EFFECT}
     parts = {
         "method": [run.spec, dict(run.values)],
         "experiment": experiment,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fewfed.reproduction.outcome import Outcome
 from fewfed.reproduction.study import Planned
+from fewfed.runs.experiment import USUAL_COHORT
 
 _AXES = (("data", "clients", "method"), ("data", "method"), ("data", "clients"), ("data",))
 """Cells that take about as long as one: the more they share with it, the better."""
@@ -62,5 +63,6 @@ def _work(run: Planned) -> float:
     """About how many local epochs a cell has; how long one takes is not known."""
     experiment = run.resolved.experiment
     clients = experiment.clients or 1
-    members = experiment.cohort if experiment.cohort >= 1 else experiment.cohort * clients
+    cohort = experiment.cohort or USUAL_COHORT
+    members = cohort if cohort >= 1 else cohort * clients
     return max(1.0, experiment.rounds * members * run.resolved.training.epochs)

@@ -16,9 +16,10 @@ from fewfed.data.readers.options import DataOptions
 from fewfed.engine.executors.registry import plugin_of
 from fewfed.engine.loop import Observer
 from fewfed.errors import ConfigError, RunError
+from fewfed.methods.registry import label_of
 from fewfed.network import Network
 from fewfed.runs import given
-from fewfed.runs.cells import failure_of
+from fewfed.runs.cells import LoadedData, failure_of
 from fewfed.runs.comparison import DEFAULT_FOLDER, planned
 from fewfed.runs.execute import continued, execute
 from fewfed.runs.executors import packing_for
@@ -28,6 +29,7 @@ from fewfed.runs.naming import DEFAULT_OUT, default_folder
 from fewfed.runs.prepare import prepare
 from fewfed.runs.results import Result
 from fewfed.runs.user_code import refuse_unknown, remember_named
+from fewfed.settings import shown
 from fewfed.training import Training
 
 if TYPE_CHECKING:
@@ -61,16 +63,17 @@ def run(
     `executor` is a name, or an executor's options, such as `fewfed.engine.executors.cuda.options.Options(streams=4)`.
     `progress` is shown on a terminal and in notebooks; True shows it wherever the program runs, False nowhere.
     """
-    spec, shown, watching = given.method_of(method), given.wanted(progress), given.observers_of(observers)
+    spec, wanted, watching = given.method_of(method), given.wanted(progress), given.observers_of(observers)
     described, own = given.experiment_of(experiment, data, network)
     on, executors = _executor_of(executor)
     described = dataclasses.replace(described, executor=on) if on else described
     stated, chosen = given.training_of(training), given.options_of(options)
     resolved = layered(spec, given.values_of(values), described, stated, chosen, executors)
     prepared = prepare(resolved, data=own.data, network=own.network)
-    path = given.folder_of(out, "out") if out else default_folder(resolved)
+    path = given.folder_of(out, "out") if out else default_folder(prepared.resolved)
     refuse_existing(path)
-    return _watched(spec, resolved.experiment.rounds, shown, lambda seen: execute(prepared, path, [*watching, *seen]))
+    title, rounds = label_of(spec), resolved.experiment.rounds
+    return _watched(title, rounds, wanted, lambda seen: execute(prepared, path, [*watching, *seen]))
 
 
 def resume(
@@ -91,11 +94,9 @@ def resume(
     `executor`: another one than the run had, where this machine lacks that. `progress`: as in `run`.
     """
     path, spec, watching = given.folder_of(folder, "folder"), given.method_of(method), given.observers_of(observers)
-    own, shown = given.own_of(data, network), given.wanted(progress)
+    own, wanted = given.own_of(data, network), given.wanted(progress)
     if not isinstance(executor, str):
-        raise ConfigError(
-            "a resumed run keeps its executor's options: expected the name of another one", key="executor"
-        )
+        raise ConfigError(f"executor = {shown(executor)}: expected the name of another one", key="executor")
     opened, config = RunFolder.open(path)
     finished = opened.result()
     if finished is not None and opened.is_whole():  # What is lost is made again from the checkpoint.
@@ -107,8 +108,8 @@ def resume(
     refuse_unknown(recorded, path, [kind for kind, said in (("method", spec), ("network", name)) if said])
     prepared = prepare(recorded.on(executor) if executor else recorded, data=own.data, network=own.network)
     remember_named(recorded)
-    rounds = recorded.experiment.rounds
-    return _watched(recorded.spec, rounds, shown, lambda seen: continued(prepared, path, [*watching, *seen]))
+    title, rounds = label_of(recorded.spec), recorded.experiment.rounds
+    return _watched(title, rounds, wanted, lambda seen: continued(prepared, path, [*watching, *seen]))
 
 
 def compare(
@@ -139,7 +140,7 @@ def compare(
     from fewfed.report.comparison import compared
     from fewfed.report.progress import cell_reporter, display
 
-    specs, shown = given.methods_of(methods), given.wanted(progress)
+    specs, wanted = given.methods_of(methods), given.wanted(progress)
     count, most = given.count_of(seeds, "seeds", 1), given.count_of(jobs, "jobs", 0)
     described, own = given.experiment_of(experiment, data, network)
     on, executors = _executor_of(executor)
@@ -152,10 +153,10 @@ def compare(
         **given.values_of(values),
     }
     root = given.folder_of(out, "out") if out else DEFAULT_FOLDER
-    runs = planned(specs, flat, count, root, own)
+    runs = planned(specs, flat, count, root, LoadedData(own))
     runs.refuse_unready()
     _refuse_busy_gpu(described.executor)
-    with display(f"{len(runs.cells)} runs", len(runs.cells) * runs.rounds, shown) as seen:
+    with display(f"{len(runs.cells)} runs", len(runs.cells) * runs.rounds, wanted) as seen:
         endings = runs.run(packing_for(most), cell_reporter(seen, runs.rounds))
     comparison, failure = compared(runs, endings), failure_of(endings, "runs")
     if failure is not None and not comparison.named:

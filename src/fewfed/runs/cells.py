@@ -22,7 +22,6 @@ import torch
 
 from fewfed import processes
 from fewfed.data.examples import Dataset
-from fewfed.data.sources import load
 from fewfed.engine.loop import RoundView
 from fewfed.errors import FewfedError, told
 from fewfed.runs.execute import execute
@@ -30,7 +29,7 @@ from fewfed.runs.experiment import Resolved
 from fewfed.runs.folder import RunFolder
 from fewfed.runs.own import NOTHING, Own
 from fewfed.runs.packing import Packing
-from fewfed.runs.prepare import Prepared, prepare
+from fewfed.runs.prepare import Prepared, data_of, prepare, settled
 from fewfed.runs.results import Result
 from fewfed.runs.scaling import scaled_by_known
 
@@ -86,8 +85,8 @@ _Starter = Callable[[Cell], _Child]
 
 
 @dataclass
-class _Data:
-    """Data sets that children find in memory already; the last few are kept."""
+class LoadedData:
+    """Data sets that are in memory already, for children to find them there; the last few are kept."""
 
     own: Own = NOTHING
     kept: dict[str, Dataset] = field(default_factory=dict)
@@ -95,14 +94,20 @@ class _Data:
     def of(self, resolved: Resolved) -> Dataset:
         if self.own.data is not None:
             return self.own.data
-        experiment = resolved.experiment
-        key = f"{experiment.data} {experiment.split} {resolved.options} {experiment.seed}"
+        key = _key(resolved)
         if key not in self.kept:
-            while len(self.kept) >= 3:
+            while len(self.kept) >= 4:
                 self.kept.pop(next(iter(self.kept)))
-            found = load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)
-            self.kept[key] = scaled_by_known(found, resolved.experiment.split, resolved.options)
+            found = data_of(resolved)
+            decided = settled(resolved, found)
+            made = scaled_by_known(found, decided.experiment.split, resolved.options)
+            self.kept[_key(decided)] = self.kept[key] = made
         return self.kept[key]
+
+
+def _key(resolved: Resolved) -> str:
+    experiment = resolved.experiment
+    return f"{experiment.data} {experiment.split} {resolved.options} {experiment.seed}"
 
 
 def explained_plainly(error: BaseException) -> tuple[str, bool]:
@@ -129,12 +134,12 @@ def run_cells(
     report: Callable[[Update], None],
     explain: Explain = explained_plainly,
     until: float = math.inf,
-    own: Own = NOTHING,
+    data: LoadedData | None = None,
 ) -> list[Update]:
     """Run all cells; the updates that end them, in their order. `explain` is asked in the process of the cell.
 
     `until` is a time of `time.monotonic` at which those that still go on are stopped, to be continued another time.
-    `own` are objects of the user's own that all cells are run with.
+    `data`: what has been read already, and objects of the user's own that all cells are run with.
     """
     endings: dict[str, Update] = {}
     waiting: list[Cell] = []
@@ -146,7 +151,8 @@ def run_cells(
         else:
             waiting.append(cell)
     # Closed at once if `report` is interrupted: the runs must not go on by themselves.
-    start = partial(_start, data=_Data(own), shares_machine=min(packing.most, len(cells)) > 1, explain=explain)
+    shares_machine = min(packing.most, len(cells)) > 1
+    start = partial(_start, data=data or LoadedData(), shares_machine=shares_machine, explain=explain)
     with contextlib.closing(_work(waiting, packing, start, until)) as updates:
         for update in updates:
             if update.result is not None or update.error:
@@ -230,7 +236,7 @@ def _updates(child: _Child) -> Iterator[Update]:
         child.leave(_GRACE)
 
 
-def _start(cell: Cell, *, data: _Data, shares_machine: bool, explain: Explain) -> _Child:
+def _start(cell: Cell, *, data: LoadedData, shares_machine: bool, explain: Explain) -> _Child:
     dataset = data.of(cell.resolved)
     reading, writing = os.pipe()
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fewfed.data.reading import Reading
 from fewfed.engine.executors.registry import plugins
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.methods.registry import own_name
-from fewfed.runs.cells import Cell, Explain, Update, explained_plainly, run_cells
+from fewfed.runs.cells import Cell, Explain, LoadedData, Update, explained_plainly, run_cells
 from fewfed.runs.executors import refuse_inexact
 from fewfed.runs.experiment import accepts, known_fields, resolve
 from fewfed.runs.identity import content_of, refuse_other_runs
 from fewfed.runs.naming import DEFAULT_OUT, file_name, labels_of
-from fewfed.runs.own import NOTHING, Own
 from fewfed.runs.packing import Packing
-from fewfed.runs.prepare import prepare
+from fewfed.runs.prepare import prepare, settled
 
 DEFAULT_FOLDER = DEFAULT_OUT / "compare"
 
@@ -33,31 +33,42 @@ class Planned:
     labels: Mapping[str, str]
     """What each method is called in the table, by the name it was given with."""
     root: Path
-    own: Own = NOTHING
+    data: LoadedData
+    """What has been read to plan them."""
 
     @property
     def rounds(self) -> int:
         return self.cells[0].resolved.experiment.rounds
 
-    def refuse_unready(self) -> None:
-        """Raise for everything that can be wrong, before anything is written."""
-        own_data = None if self.own.data is None else content_of(self.own.data)
-        refuse_other_runs(((cell.folder, cell.resolved) for cell in self.cells), own_data)
+    def refuse_unready(self) -> Reading | None:
+        """Raise for everything that can be wrong, before anything is written. How the user's own data were read."""
+        own = self.data.own
+        refuse_other_runs(
+            ((cell.folder, cell.resolved) for cell in self.cells), None if own.data is None else content_of(own.data)
+        )
+        reading = None
         for spec in self.labels:
             first = next(cell.resolved for cell in self.cells if cell.resolved.spec == spec)
-            prepared = prepare(first, data=self.own.data, network=self.own.network)
+            loaded = self.data.of(first) if own.data is None else None
+            prepared = prepare(first, data=own.data, network=own.network, loaded=loaded)
             refuse_inexact(prepared.resolved, prepared.cohort)
+            reading = prepared.reading
+        return reading
 
     def run(
         self, packing: Packing, report: Callable[[Update], None], explain: Explain = explained_plainly
     ) -> list[Update]:
         """Run what is not finished yet; how every run ended."""
-        return run_cells(self.cells, packing, report, explain, own=self.own)
+        return run_cells(self.cells, packing, report, explain, data=self.data)
 
 
-def planned(methods: Sequence[str], values: Mapping[str, Any], seeds: int, root: Path, own: Own = NOTHING) -> Planned:
+def planned(
+    methods: Sequence[str], values: Mapping[str, Any], seeds: int, root: Path, data: LoadedData | None = None
+) -> Planned:
     """The runs of a comparison. `values` are as `--set` takes them: a plain name goes to every method that has such a
-    field, `fedprox.mu` to one method, `training.lr` to a part."""
+    field, `fedprox.mu` to one method, `training.lr` to a part. `data`: what has been read already, and the user's own
+    objects."""
+    data = data or LoadedData()
     if not methods:
         raise ConfigError("which methods? Name them, as in 'fewfed compare fedavg flea', or give them in the TOML file")
     if len(set(methods)) < len(methods):
@@ -70,12 +81,14 @@ def planned(methods: Sequence[str], values: Mapping[str, Any], seeds: int, root:
     cells: list[Cell] = []
     for spec in methods:
         first = resolve(spec, values_for(spec, values))
+        if not first.experiment.is_settled:  # Sites are the same for all seeds.
+            first = settled(first, data.of(first))
         label = unused(file_name(labels[spec]), {cell.name.rpartition("-")[0] for cell in cells})
         for seed in range(first.experiment.seed, first.experiment.seed + seeds):
             name = f"{label}-seed{seed}"
             experiment = dataclasses.replace(first.experiment, seed=seed)
             cells.append(Cell(name, dataclasses.replace(first, experiment=experiment), root / name))
-    return Planned(tuple(cells), labels, root, own)
+    return Planned(tuple(cells), labels, root, data)
 
 
 def unused(name: str, used: Container[str]) -> str:

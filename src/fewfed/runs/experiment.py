@@ -6,11 +6,13 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fewfed.data import sources
 from fewfed.data.readers.options import DataOptions
+from fewfed.data.splits import FILE, NATURAL
 from fewfed.engine.executors.plugin import Plugin
 from fewfed.engine.executors.registry import plugin, plugins
 from fewfed.errors import ConfigError, did_you_mean
@@ -19,6 +21,12 @@ from fewfed.methods.registry import Chosen, choose
 from fewfed.settings import Known, check, is_essential, make, setting
 from fewfed.training import Training
 
+AUTO = "auto"
+USUAL_SPLIT, USUAL_CLIENTS, USUAL_COHORT = "qua:2", 50, 0.1
+"""Where nobody says otherwise and the data has no sites of its own."""
+FEW_SITES = 20
+"""So many sites all take part in every round unless somebody says otherwise."""
+
 
 @dataclass(frozen=True)
 class Experiment(Known):
@@ -26,10 +34,20 @@ class Experiment(Known):
 
     data: str = setting("digits", "data set by name, or a path to your own")
     split: str = setting(
-        "qua:2", "how rows become clients: iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, subject, file:PATH ..."
+        AUTO,
+        "how rows become clients: iid, qua:Q, dir:MU, dirm:MU, exact:N:Q, size:BETA, site, subject, file:PATH ...; "
+        "auto = the sites of your own data, else qua:2",
     )
-    clients: int = setting(50, "number of clients; 0 = as many as a natural split, or a file, has", ge=0)
-    cohort: float = setting(0.1, "clients a round: below 1 a fraction, from 1 on a count", gt=0)
+    clients: int | None = setting(
+        None,
+        "number of clients; 0 = as many as a natural split, or a file, has; none = 0 for these, else 50",
+        ge=0,
+    )
+    cohort: float | None = setting(
+        None,
+        "clients a round: below 1 a fraction, from 1 on a count; none = all of at most 20 sites of own data, else 0.1",
+        gt=0,
+    )
     rounds: int = setting(100, "rounds", ge=1)
     network: str = setting(
         "auto", "network by name, or your own as net.py:build; auto = the papers' choice for the data"
@@ -52,16 +70,34 @@ class Experiment(Known):
     metric: str = setting("accuracy", "what is compared: accuracy, balanced_accuracy, macro_f1, auc, loss, dice ...")
     checkpoint_seconds: float = setting(15.0, "least time between two checkpoints", ge=0)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to be decided by the data."""
+        return self.split != AUTO and self.clients is not None and self.cohort is not None
+
+    def settled(self, sites: Mapping[str, int]) -> Experiment:
+        """The same with everything decided. `sites`: how many of each kind own data has, those that clients are by
+        default first; none for data sets known by name."""
+        split = next(iter(sites), USUAL_SPLIT) if self.split == AUTO else self.split
+        clients, cohort = self.clients, self.cohort
+        if clients is None:
+            natural = split in NATURAL or split.startswith(f"{FILE}:")
+            clients = sites.get(split, 0) if natural else USUAL_CLIENTS
+        if cohort is None:
+            cohort = float(sites[split]) if 0 < sites.get(split, 0) <= FEW_SITES else USUAL_COHORT
+        return dataclasses.replace(self, split=split, clients=clients, cohort=cohort)
+
     def cohort_size(self, clients: int) -> int:
         """Clients a round: a fraction is rounded half up, at least one."""
-        if self.cohort > clients:
+        cohort = USUAL_COHORT if self.cohort is None else self.cohort
+        if cohort > clients:
             raise ConfigError(
-                f"cohort = {self.cohort:g} is larger than clients = {clients}: expected at most as many", key="cohort"
+                f"cohort = {cohort:g} is larger than clients = {clients}: expected at most as many", key="cohort"
             )
-        size = max(1, math.floor(self.cohort * clients + 0.5)) if self.cohort < 1 else int(self.cohort)
-        if self.cohort >= 1 and size != self.cohort:
+        size = max(1, math.floor(cohort * clients + 0.5)) if cohort < 1 else int(cohort)
+        if cohort >= 1 and size != cohort:
             raise ConfigError(
-                f"cohort = {self.cohort}: expected a fraction below 1 or a whole number of clients", key="cohort"
+                f"cohort = {cohort}: expected a fraction below 1 or a whole number of clients", key="cohort"
             )
         return size
 
@@ -173,6 +209,26 @@ def resolve(spec: str, values: Mapping[str, Any]) -> Resolved:
     return layered(spec, parts["method"], experiment, parts["training"], options, executors)
 
 
+def resolve_data(values: Mapping[str, Any], methods: Sequence[str] = ()) -> Resolved:
+    """The same where only data and split matter and no method is named.
+
+    Fields of training, and those of the methods that a file names, may be there and have no effect.
+    """
+    ours = {"experiment": _names(Experiment), "data_options": _names(DataOptions)}
+    theirs = _names(Training).union(*(known_fields(method) for method in methods))
+    known = {name: part for part, names in ours.items() for name in names}
+    chosen: dict[str, Any] = {}
+    for name, value in values.items():
+        part, _, rest = name.partition(".")
+        if rest and part in ours:
+            chosen[name] = value
+        elif not rest and name in known:
+            chosen[f"{known[name]}.{name}"] = value
+        elif name not in theirs and not (rest and part in ("method", "training", *plugins(), *methods)):
+            raise ConfigError(did_you_mean("setting of data or split", name, known), key=name)
+    return resolve("fedavg", chosen)
+
+
 def layered(
     spec: str,
     values: Mapping[str, Any],
@@ -187,6 +243,8 @@ def layered(
     """
     chosen = choose(spec, values)
     check(experiment)
+    if experiment.data in sources.names():
+        experiment = experiment.settled({})
     check(options)
     given = {name: stated(plugin(name), said) for name, said in (executors or {}).items() if said}
     made = make(Training, {**chosen.training, **training}, "training")

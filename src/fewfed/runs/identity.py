@@ -20,7 +20,7 @@ from fewfed.data.readers.opening import size_of
 from fewfed.data.splits import parse_rule
 from fewfed.errors import RunError, concerning
 from fewfed.network import Network
-from fewfed.runs.experiment import Resolved
+from fewfed.runs.experiment import AUTO, Resolved
 from fewfed.runs.folder import CONFIG, RunFolder
 from fewfed.runs.user_code import code_of, network_file
 from fewfed.version import __version__
@@ -37,7 +37,8 @@ def sources_of(resolved: Resolved, own_data: str | None = None) -> dict[str, Any
     if own_network is not None:
         found["network"] = own_network
     with concerning("split", resolved.experiment.split):
-        split = parse_rule(resolved.experiment.split).path
+        rule = resolved.experiment.split
+        split = None if rule == AUTO else parse_rule(rule).path
         if split is not None:
             size_of(split, Limits())  # Refuses what is no file, before its digest is taken.
             found["split"] = digest_file(split)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,7 +15,9 @@ from fewfed import networks
 from fewfed.data.examples import Dataset
 from fewfed.data.federation import SplitFederation
 from fewfed.data.leave_out import leave_out
-from fewfed.data.sources import load
+from fewfed.data.readers.roles import GROUPS
+from fewfed.data.reading import Reading
+from fewfed.data.sources import load, names
 from fewfed.data.splits import BY_CLASS, RELEASED, DirichletOptions, Split, make_split, parse_rule, released_options
 from fewfed.data.validation import hold_back
 from fewfed.engine import asking
@@ -26,7 +30,7 @@ from fewfed.phase import Clock
 from fewfed.plan import Plan, Random
 from fewfed.runs.blueprint import Blueprint, blueprint_of
 from fewfed.runs.executors import refuse_unused
-from fewfed.runs.experiment import Experiment, Resolved
+from fewfed.runs.experiment import AUTO, Experiment, Resolved
 from fewfed.runs.first_model import first_model
 from fewfed.runs.identity import content_of, inputs_of, sources_of
 from fewfed.runs.scaling import InputScaling, scale
@@ -55,6 +59,8 @@ class Prepared:
     own_data: Dataset | None = None
     """The user's own object, where the data are not looked up by name."""
     own_network: bool = False
+    reading: Reading | None = None
+    """How the user's own files were read."""
 
 
 def prepare(
@@ -69,13 +75,13 @@ def prepare(
     `data` and `network` are the user's own objects; `loaded` is what the configuration's data are, where somebody has
     read them already.
     """
-    experiment, training = resolved.experiment, resolved.training
-    with concerning("split", experiment.split):
-        parse_rule(experiment.split)
-    with concerning("data", experiment.data):
+    _check_rule(resolved.experiment)
+    with concerning("data", resolved.experiment.data):
         sources = _sources(resolved, data, network)
         given = loaded if data is None else data
-        whole = load(experiment.data, options=resolved.options, seed=experiment.seed) if given is None else given
+        whole = data_of(resolved) if given is None else given
+    resolved = settled(resolved, whole)
+    experiment, training = resolved.experiment, resolved.training
     dataset = training_part(whole, experiment)
     split, held_back = parts_of(dataset, experiment)
     with concerning("normalise", resolved.options.normalise):
@@ -108,12 +114,35 @@ def prepare(
         asking.phases(job, Clock(number, experiment.rounds, training.epochs))
     cohort = experiment.cohort_size(len(split))
     refuse_unused(resolved, cohort)
-    manifest = {**manifest_of(dataset, split, held_back), "scaling": scaling.mode}
+    manifest = {**manifest_of(dataset, split, held_back, whole.reading), "scaling": scaling.mode}
     inputs = inputs_of(dataset, net, sources)
     note = "; ".join(filter(None, (dataset.note, split.note, scaling.told)))
     own = network is not None
     blueprint = blueprint_of(resolved, job, dataset, split, scaling, own)
-    return Prepared(resolved, job, split, manifest, inputs, cohort, note, scaling, blueprint, data, own)
+    return Prepared(resolved, job, split, manifest, inputs, cohort, note, scaling, blueprint, data, own, whole.reading)
+
+
+def data_of(resolved: Resolved) -> Dataset:
+    """The data of a configuration, read."""
+    with concerning("data", resolved.experiment.data):
+        return load(resolved.experiment.data, options=resolved.options, seed=resolved.experiment.seed)
+
+
+def settled(resolved: Resolved, whole: Dataset) -> Resolved:
+    """The configuration with what it leaves to the data decided: its split, clients and cohort."""
+    experiment = resolved.experiment
+    if experiment.is_settled:
+        return resolved
+    own = experiment.data not in names()
+    unseen = 1 if experiment.leave_out else 0
+    found = {group: len(np.unique(whole.groups[group])) - unseen for group in GROUPS if own and group in whole.groups}
+    return dataclasses.replace(resolved, experiment=experiment.settled(found))
+
+
+def _check_rule(experiment: Experiment) -> None:
+    if experiment.split != AUTO:
+        with concerning("split", experiment.split):
+            parse_rule(experiment.split)
 
 
 def _sources(resolved: Resolved, data: Dataset | None, network: nn.Module | Network | None) -> dict[str, Any]:
@@ -146,12 +175,16 @@ def parts_of(dataset: Dataset, experiment: Experiment) -> tuple[Split, Split | N
         return hold_back(split, experiment.validation, experiment.seed, experiment.min_size)
 
 
-def manifest_of(dataset: Dataset, split: Split, held_back: Split | None) -> dict[str, Any]:
-    """What a run folder keeps about the split."""
+def manifest_of(
+    dataset: Dataset, split: Split, held_back: Split | None, reading: Reading | None = None
+) -> dict[str, Any]:
+    """What a run folder keeps about the split, and about how the user's own files were read."""
     manifest = split.manifest(dataset.split_labels, len(dataset.split_names))
-    if held_back is None:
-        return manifest
-    return {**manifest, "validation": {"rows": len(held_back.order), "digest": held_back.digest}}
+    if held_back is not None:
+        manifest["validation"] = {"rows": len(held_back.order), "digest": held_back.digest}
+    if reading is not None:
+        manifest["reading"] = reading.as_json()
+    return manifest
 
 
 def _split(dataset: Dataset, experiment: Experiment) -> Split:
@@ -161,15 +194,16 @@ def _split(dataset: Dataset, experiment: Experiment) -> Split:
             f"split '{experiment.split}' needs class labels but data '{dataset.name}' has masks: expected domain, "
             "subject, client, iid or size:BETA"
         )
+    clients = 0 if experiment.clients is None else experiment.clients
     legacy = experiment.legacy_seed if experiment.legacy_seed >= 0 else None
     options: DirichletOptions | None = None
     if rule.name == RELEASED or (legacy is not None and rule.name == "dir"):
-        options = released_options(dataset.name, experiment.clients, float(rule.values[0]))
+        options = released_options(dataset.name, clients, float(rule.values[0]))
     return make_split(
         experiment.split,
         dataset.split_labels,
         len(dataset.split_names),
-        experiment.clients,
+        clients,
         experiment.seed,
         groups=dataset.groups,
         volume=experiment.volume,

@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fewfed.data.reading import Reading
 from fewfed.errors import ConfigError, RunError, did_you_mean
 from fewfed.metric import metric_of
-from fewfed.runs.cells import Cell, Explain, Update, explained_plainly, run_cells
+from fewfed.runs.cells import Cell, Explain, LoadedData, Update, explained_plainly, run_cells
 from fewfed.runs.comparison import Planned, planned, unused, values_for
 from fewfed.runs.identity import content_of, refuse_other_runs
 from fewfed.runs.naming import DEFAULT_OUT, file_name, labels_of
-from fewfed.runs.own import NOTHING, Own
 from fewfed.runs.packing import Packing
 from fewfed.runs.results import Result
 
@@ -84,22 +84,29 @@ class Search:
     def of(self, spec: str) -> list[Trial]:
         return [trial for trial in self.trials if trial.spec == spec]
 
-    def refuse_unready(self) -> None:
+    def refuse_unready(self) -> Reading | None:
         """Raise for what can be wrong with any method, and for folders that hold other runs, before anything is
-        written."""
+        written. How the user's own data were read."""
         first = {trial.spec: trial for trial in reversed(self.trials)}
+        reading = None
         for trial in first.values():
-            trial.runs.refuse_unready()
-        own = self.trials[0].runs.own.data
+            reading = trial.runs.refuse_unready()
+        own = self.data.own.data
         refuse_other_runs(
             ((cell.folder, cell.resolved) for cell in self.cells), None if own is None else content_of(own)
         )
+        return reading
+
+    @property
+    def data(self) -> LoadedData:
+        """What has been read to plan it; the same for all trials."""
+        return self.trials[0].runs.data
 
     def run(
         self, packing: Packing, report: Callable[[Update], None], explain: Explain = explained_plainly
     ) -> list[Update]:
         """Run what is not finished yet; how every run ended."""
-        return run_cells(self.cells, packing, report, explain, own=self.trials[0].runs.own)
+        return run_cells(self.cells, packing, report, explain, data=self.data)
 
     def judged(self, endings: Sequence[Update]) -> list[Tried]:
         """What became of every trial."""
@@ -122,7 +129,7 @@ class Search:
 
     def _final_of(self, spec: str, chosen: Tried, seeds: int) -> Planned:
         values = {**values_for(spec, self.values), **chosen.trial.values, "validation": 0.0}
-        return planned([spec], values, seeds, self.root / FINAL, chosen.trial.runs.own)
+        return planned([spec], values, seeds, self.root / FINAL, self.data)
 
 
 def axes_of(texts: Sequence[str]) -> tuple[Axis, ...]:
@@ -175,7 +182,7 @@ def search(
     validation: float = VALIDATION,
     by: By = "last10",
     root: Path = DEFAULT_FOLDER,
-    own: Own = NOTHING,
+    data: LoadedData | None = None,
 ) -> Search:
     """The trials of a search: every setting, or `most` of them drawn at random, for every method.
 
@@ -191,9 +198,10 @@ def search(
         if axis.name in values:
             raise ConfigError(f"'{axis.name}' is both set and searched: expected one of them", key=axis.name)
     # What is wrong with a name or with the methods is said here; values are looked at trial by trial.
-    planned(methods, {**values, **{axis.name: axis.values[0] for axis in axes}}, 1, root / SEARCH, own)
+    data = data or LoadedData()
+    planned(methods, {**values, **{axis.name: axis.values[0] for axis in axes}}, 1, root / SEARCH, data)
     held_back = {**values, "validation": validation}
-    found = [trial for spec in methods for trial in _trials(spec, held_back, axes, seeds, most, root / SEARCH, own)]
+    found = [trial for spec in methods for trial in _trials(spec, held_back, axes, seeds, most, root / SEARCH, data)]
     return Search(tuple(methods), dict(values), tuple(found), root, by, validation)
 
 
@@ -204,7 +212,7 @@ def _trials(
     seeds: int,
     most: int,
     root: Path,
-    own: Own,
+    data: LoadedData,
 ) -> list[Trial]:
     mine = [axis for axis in axes if values_for(spec, {axis.name: axis.values[0]})]
     count = math.prod(len(axis.values) for axis in mine)
@@ -219,7 +227,7 @@ def _trials(
     for setting in settings:
         chosen = dict(zip((axis.name for axis in mine), setting, strict=True))
         place = unused(file_name(",".join(f"{name}={value}" for name, value in chosen.items()) or "as it is"), trials)
-        runs = planned([spec], values_for(spec, values) | chosen, seeds, root / place, own)
+        runs = planned([spec], values_for(spec, values) | chosen, seeds, root / place, data)
         # Equal settings of several methods share a folder, and their runs have names of their own.
         cells = tuple(dataclasses.replace(cell, name=f"{place}/{cell.name}") for cell in runs.cells)
         trials[place] = Trial(spec, chosen, dataclasses.replace(runs, cells=cells))

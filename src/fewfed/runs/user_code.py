@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import shlex
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -74,7 +75,8 @@ def refuse_unknown(resolved: Resolved, folder: Path, named: Collection[str] = ()
             name = resolved.spec if kind == "method" else resolved.experiment.network
             raise RunError(
                 f"'{folder}' asks to run the code in '{file}', which you have not run before: read it, and if you "
-                f"trust it name it with 'fewfed resume {folder} --{kind} {name}', in Python as {kind}="
+                f"trust it name it with 'fewfed resume {shlex.quote(str(folder))} --{kind} {shlex.quote(name)}', in "
+                f"Python as {kind}="
             )
 
 

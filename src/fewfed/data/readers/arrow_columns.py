@@ -1,25 +1,18 @@
-"""Columns of an Arrow table as arrays and pictures."""
+"""Columns of an Arrow table as cells, arrays and pictures."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fewfed.data.limits import Limits
 from fewfed.data.readers.extras import need
-from fewfed.data.readers.inputs import as_inputs
-from fewfed.data.readers.labels import Column
-from fewfed.data.readers.options import DataOptions
-from fewfed.data.readers.own import Part
-from fewfed.data.readers.pictures import decode, survey
-from fewfed.data.readers.roles import Roles, roles
+from fewfed.data.readers.table import SHOWN, CellKind, Cells, NumberCells, TextCells, at
 from fewfed.errors import DataError, in_one_line
-
-SHOWN = 80
-"""Letters of a column's name that an error repeats."""
 
 
 @dataclass(frozen=True)
@@ -29,172 +22,168 @@ class ArrowTable:
     table: Any
     where: str
     stored: int
+    separator: str = ","
+    _made: dict[str, Cells] = field(default_factory=dict, compare=False, repr=False)
 
-    def at(self, column: str) -> str:
-        """One of its columns, in an error."""
-        return f"{self.where}, column '{column[:SHOWN]}'"
+    @property
+    def names(self) -> Sequence[str]:
+        names: list[str] = self.table.column_names
+        return names
 
+    @property
+    def rows(self) -> int:
+        return int(self.table.num_rows)
 
-def parts_of(name: str, tables: list[ArrowTable], options: DataOptions) -> tuple[list[Part], tuple[str, ...]]:
-    """Rows of each table, and the class names where the table's metadata gives them.
-
-    Where one column holds pictures it is the input and other columns are left out, because picture sets carry file
-    names and further labels beside it.
-    """
-    arrow = need("pyarrow", "tables", "reading Arrow tables")
-    try:
-        return _parts_of(name, tables, options)
-    except (arrow.ArrowException, UnicodeError) as error:
-        raise DataError(
-            f"{tables[0].where} cannot be used ({in_one_line(error)}): expected columns of one plain type"
-        ) from error
-
-
-def _parts_of(name: str, tables: list[ArrowTable], options: DataOptions) -> tuple[list[Part], tuple[str, ...]]:
-    chosen = [roles(item.where, item.table.column_names, options) for item in tables]
-    for item in tables:
-        if item.table.num_rows == 0:
-            raise DataError(f"{item.where} has no rows: expected at least one")
-    picture_columns = [_picture_column(item, role) for item, role in zip(tables, chosen, strict=True)]
-    if all(picture_columns):
-        pictures = [_pictures(item, column) for item, column in zip(tables, picture_columns, strict=True)]
-        shape = survey([picture for rows in pictures for picture in rows], options)
-        inputs = [decode(rows, shape, options.limits) for rows in pictures]
-    else:
-        inputs = [as_inputs(name, _numeric_inputs(item, role)) for item, role in zip(tables, chosen, strict=True)]
-    parts = [
-        Part(
-            x,
-            _labels(item, role.label, options.limits),
-            {group: _groups(item, column, options.limits) for group, column in role.groups},
-        )
-        for item, role, x in zip(tables, chosen, inputs, strict=True)
-    ]
-    return parts, _class_names(tables[0], chosen[0].label)
-
-
-def _picture_column(item: ArrowTable, role: Roles) -> str:
-    pa = need("pyarrow", "tables", "reading Arrow tables")
-    for column in role.inputs:
-        kind = item.table.schema.field(column).type
+    def kind(self, name: str) -> CellKind:
+        pa = _arrow()
+        kind = self.table.schema.field(name).type
         if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
             kind = kind.field("bytes").type
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            return column
-    return ""
+            return "pictures"
+        if isinstance(kind, pa.ExtensionType):
+            kind = kind.storage_type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if _is_text(kind):
+            return "text"
+        if _is_list(kind):
+            return "lists"
+        return "numbers" if _is_number(kind) else "other"
 
+    def column(self, name: str) -> Cells:
+        if name not in self._made:
+            with self._understood():
+                values = _plain(self.table.column(name))
+                text = self._text(values)
+                self._made[name] = self._numbers(name, values) if text is None else TextCells(text)
+        return self._made[name]
 
-def _pictures(item: ArrowTable, column: str) -> list[bytes]:
-    pa = need("pyarrow", "tables", "reading Arrow tables")
-    cells: list[bytes | None] = []
-    for chunk in item.table.column(column).chunks:
-        # Of a structure only the one field: the others may hold anything.
-        is_struct = pa.types.is_struct(chunk.type)
-        cells += (chunk.flatten()[chunk.type.get_field_index("bytes")] if is_struct else chunk).to_pylist()
-    found = []
-    for row, encoded in enumerate(cells):
-        if not encoded:
-            raise DataError(f"{item.at(column)}, row {row} holds no image bytes: expected images stored in the table")
-        found.append(encoded)
-    return found
+    def lists(self, name: str) -> np.ndarray:
+        with self._understood():
+            values = _decoded(_plain(self.table.column(name)))
+            shape = [len(values)]
+            while _is_list(values.type):
+                self._refuse_missing(name, values)
+                lengths = np.unique([len(entry) for entry in values])
+                if len(lengths) > 1:
+                    raise DataError(
+                        f"{at(self, name)} holds lists of {lengths[0]} to {lengths[-1]} entries: "
+                        "expected one length; pad or cut them"
+                    )
+                shape.append(int(lengths[0]) if len(lengths) else 0)
+                values = values.flatten()
+            self._refuse_missing(name, values)
+            if not _is_number(values.type):
+                raise DataError(
+                    f"{at(self, name)} is of type {values.type}: expected numbers beside lists of numbers; leave it "
+                    f"out with --ignore '{name[:SHOWN]}'"
+                )
+            array: np.ndarray = values.to_numpy(zero_copy_only=False)
+            return array.reshape(shape)
 
+    def pictures(self, name: str) -> Sequence[bytes]:
+        pa = _arrow()
+        cells: list[bytes | None] = []
+        with self._understood():
+            for chunk in self.table.column(name).chunks:
+                # Of a structure only the one field: the others may hold anything.
+                is_struct = pa.types.is_struct(chunk.type)
+                cells += (chunk.flatten()[chunk.type.get_field_index("bytes")] if is_struct else chunk).to_pylist()
+        found = []
+        for row, encoded in enumerate(cells):
+            if not encoded:
+                raise DataError(
+                    f"{at(self, name)}, row {row} holds no image bytes: expected images stored in the table"
+                )
+            found.append(encoded)
+        return found
 
-def _numeric_inputs(item: ArrowTable, role: Roles) -> np.ndarray:
-    columns = [_numbers(item, column) for column in role.inputs]
-    if len(columns) == 1:
-        return columns[0]
-    return np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1)
+    def class_names(self, name: str) -> tuple[str, ...]:
+        metadata = self.table.schema.metadata or {}
+        try:
+            described = json.loads(metadata.get(b"huggingface", b"{}"))
+            names = described["info"]["features"][name]["names"]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return ()
+        return tuple(names) if isinstance(names, list) and all(isinstance(one, str) for one in names) else ()
 
+    def _text(self, values: Any) -> list[str] | None:
+        """The cells of a column of text, empty where one is missing; None where it holds something else."""
+        if not _arrow().types.is_dictionary(values.type):
+            return [cell or "" for cell in values.to_pylist()] if _is_text(values.type) else None
+        if not _is_text(values.dictionary.type):
+            return None
+        # A row refers to its text: written out, a long one on a million rows would fill the memory.
+        known = [cell or "" for cell in values.dictionary.to_pylist()]
+        return ["" if index is None else known[index] for index in values.indices.to_pylist()]
 
-def _numbers(item: ArrowTable, column: str) -> np.ndarray:
-    """A column of numbers, or of equally long (nested) lists of them, as one array."""
-    pa = need("pyarrow", "tables", "reading Arrow tables")
-    values = _plain(item.table.column(column))
-    if _is_dictionary(values) and _is_number(pa, values.dictionary.type):
-        values = values.dictionary_decode()
-    shape = [len(values)]
-    while _is_list(pa, values.type):
-        _refuse_missing(item, column, values)
-        lengths = np.unique([len(entry) for entry in values])
-        if len(lengths) > 1:
+    def _numbers(self, name: str, values: Any) -> NumberCells:
+        plain = _decoded(values)
+        self._refuse_other(name, plain)
+        missing: np.ndarray = plain.is_null().to_numpy(zero_copy_only=False)
+        if plain.null_count:
+            # Zeros, because whole numbers with holes would become floating point.
+            plain = plain.fill_null(False if _arrow().types.is_boolean(plain.type) else 0)
+        array: np.ndarray = plain.to_numpy(zero_copy_only=False)
+        if array.dtype.kind == "f":
+            missing = missing | np.isnan(array)
+        return NumberCells(array, missing)
+
+    def _refuse_other(self, name: str, values: Any) -> None:
+        if not _is_number(values.type):
             raise DataError(
-                f"{item.at(column)} holds lists of {lengths[0]} to {lengths[-1]} entries: "
-                "expected one length; pad or cut them"
+                f"{at(self, name)} is of type {values.type}: expected numbers or text; leave it out with "
+                f"--ignore '{name[:SHOWN]}'"
             )
-        shape.append(int(lengths[0]) if len(lengths) else 0)
-        values = values.flatten()
-    _refuse_missing(item, column, values)
-    if not _is_number(pa, values.type):
-        raise DataError(f"{item.at(column)} is of type {values.type}: expected numbers; remove the column")
-    array: np.ndarray = values.to_numpy(zero_copy_only=False)
-    return array.reshape(shape)
+
+    def _refuse_missing(self, name: str, values: Any) -> None:
+        if values.null_count:
+            raise DataError(
+                f"{at(self, name)} has {values.null_count} missing values: expected a value in every row, since lists "
+                "cannot be filled in"
+            )
+
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        try:
+            yield
+        except (_arrow().ArrowException, UnicodeError) as error:
+            raise DataError(
+                f"{self.where} cannot be used ({in_one_line(error)}): expected columns of one plain type"
+            ) from error
 
 
-def _labels(item: ArrowTable, column: str, limits: Limits) -> np.ndarray:
-    """A column of labels, one a row."""
-    text = _text(item, column)
-    return _numbers(item, column) if text is None else text.as_labels(limits)
-
-
-def _groups(item: ArrowTable, column: str, limits: Limits) -> np.ndarray:
-    """A column of names, one a row."""
-    text = _text(item, column)
-    return _numbers(item, column) if text is None else text.as_groups(limits)
-
-
-def _text(item: ArrowTable, column: str) -> Column | None:
-    """The cells of a column of text; None where it holds something else."""
-    values = _plain(item.table.column(column))
-    where = item.at(column)
-    if not _is_dictionary(values):
-        _refuse_missing(item, column, values)
-        return Column(where, values.to_pylist(), item.stored) if _is_text(values.type) else None
-    _refuse_missing(item, column, values.indices)
-    if not _is_text(values.dictionary.type):
-        return None
-    # A row refers to its text: written out, a long one on a million rows would fill the memory.
-    known = values.dictionary.to_pylist()
-    cells = [known[index] for index in values.indices.to_pylist()]
-    if None in cells:
-        raise DataError(f"{where}, row {cells.index(None)} has no value: expected one in every row")
-    return Column(where, cells, item.stored)
-
-
-def _is_dictionary(values: Any) -> bool:
-    return bool(need("pyarrow", "tables", "reading Arrow tables").types.is_dictionary(values.type))
+def _arrow() -> Any:
+    return need("pyarrow", "tables", "reading Arrow tables")
 
 
 def _is_text(kind: Any) -> bool:
-    types = need("pyarrow", "tables", "reading Arrow tables").types
+    types = _arrow().types
     return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _is_number(kind: Any) -> bool:
+    types = _arrow().types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    types = _arrow().types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _plain(column: Any) -> Any:
     """One array without chunks and without an extension type around its storage."""
-    pa = need("pyarrow", "tables", "reading Arrow tables")
+    pa = _arrow()
     combined = column.combine_chunks()
     values = pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
     return values.storage if isinstance(values, pa.ExtensionArray) else values
 
 
-def _is_number(pa: Any, kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
-
-
-def _is_list(pa: Any, kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _refuse_missing(item: ArrowTable, column: str, values: Any) -> None:
-    if values.null_count:
-        raise DataError(f"{item.at(column)} has {values.null_count} missing values: expected a value in every row")
-
-
-def _class_names(item: ArrowTable, label: str) -> tuple[str, ...]:
-    metadata = item.table.schema.metadata or {}
-    try:
-        described = json.loads(metadata.get(b"huggingface", b"{}"))
-        names = described["info"]["features"][label]["names"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return ()
-    return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
+def _decoded(values: Any) -> Any:
+    """Numbers by reference as the numbers themselves, and decimal ones as floating point."""
+    types = _arrow().types
+    if types.is_dictionary(values.type) and _is_number(values.dictionary.type):
+        values = values.dictionary_decode()
+    return values.cast("float64") if types.is_decimal(values.type) else values

@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fewfed.data.examples import Dataset
 from fewfed.data.limits import Limits
-from fewfed.data.readers.arrow_columns import ArrowTable, parts_of
+from fewfed.data.readers.arrow_columns import ArrowTable
 from fewfed.data.readers.arrow_messages import memory_of
 from fewfed.data.readers.extras import need
 from fewfed.data.readers.opening import read_bytes, size_of
 from fewfed.data.readers.options import DataOptions
-from fewfed.data.readers.own import own_dataset
 from fewfed.errors import DataError
 
 STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
@@ -25,14 +23,13 @@ def is_saved(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (STATE, INFO, SPLITS))
 
 
-def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
-    tables = [_table(part, options.limits) for part in _part_folders(folder)]
-    parts, names = parts_of(folder.name, tables, options)
-    return own_dataset(folder.name, parts[0], parts[1] if len(parts) > 1 else None, options, seed, names)
+def tables(folder: Path, options: DataOptions) -> list[ArrowTable]:
+    """Of the training and the test part, or of the only one."""
+    return [_table(part, options.limits) for part in _part_folders(folder)]
 
 
 def files(folder: Path, options: DataOptions) -> list[Path]:
-    """What `read` reads."""
+    """What `tables` reads."""
     found = []
     for part in _part_folders(folder):
         state = [part / STATE] if (part / STATE).is_file() else []
@@ -56,9 +53,9 @@ def _table(folder: Path, limits: Limits) -> ArrowTable:
         raise DataError(f"{folder} has no .arrow files: expected a data set written by save_to_disk")
     stored = sum(size_of(file, limits) for file in found)
     limits.check_total(str(folder), stored)
-    tables = [_records(arrow, file, limits) for file in found]
+    records = [_records(arrow, file, limits) for file in found]
     try:
-        return ArrowTable(arrow.concat_tables(tables), str(folder), stored)
+        return ArrowTable(arrow.concat_tables(records), str(folder), stored)
     except arrow.ArrowException as error:
         raise DataError(f"{folder} holds files with different columns: save the data set again") from error
 

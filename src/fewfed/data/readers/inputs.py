@@ -27,13 +27,18 @@ def as_inputs(name: str, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array.astype(np.float32, order="C"))
 
 
-def check_finite(name: str, x: Tensor) -> None:
-    """Raise a `DataError` naming the first row with NaN or infinity: scaling would spread it over all rows."""
-    finite = torch.isfinite(x.flatten(1)).all(1)
+def check_finite(name: str, x: Tensor, *, missing: bool = False) -> None:
+    """Raise a `DataError` naming the first row with NaN or infinity: scaling would spread it over all rows.
+
+    `missing`: NaN stands for what is missing, and is left to whoever fills it in.
+    """
+    flat = x.flatten(1)
+    finite = (torch.isfinite(flat) | torch.isnan(flat) if missing else torch.isfinite(flat)).all(1)
     if not bool(finite.all()):
         row = int((~finite).nonzero()[0])
         raise DataError(
-            f"data '{name}', row {row} holds NaN or infinity: expected finite numbers; clean or drop such rows"
+            f"data '{name}', row {row} holds NaN or infinity: expected finite numbers; clean such rows, or say what to "
+            "do where NaN stands for a missing value (--missing mean or --missing drop)"
         )
 
 

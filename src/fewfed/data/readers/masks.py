@@ -16,11 +16,14 @@ from torch import Tensor
 
 from fewfed.data.examples import Dataset, Examples
 from fewfed.data.limits import Limits
+from fewfed.data.raw_inputs import RawInputs
 from fewfed.data.readers import prepare
 from fewfed.data.readers.holdout import hold_out
 from fewfed.data.readers.image_folder import class_folders, images_in
 from fewfed.data.readers.options import DataOptions, refuse_unusable
+from fewfed.data.readers.own import with_counts
 from fewfed.data.readers.pictures import GREY_MODES, decode, opened, survey
+from fewfed.data.reading import Reading
 from fewfed.errors import ConfigError, DataError
 
 IMAGES = "images"
@@ -55,7 +58,15 @@ def has_pairs(folder: Path) -> bool:
 def read(folder: Path, options: DataOptions, seed: int) -> Dataset:
     """Every site is a domain; where it has no test part, the same fraction of each is held out."""
     sites = [_site(place, options.test_fraction, seed) for place in _places(folder)]
-    return _dataset(folder.name, sites, options, seed, options.classes or 2)
+    made = _dataset(folder.name, sites, options, seed, options.classes or 2)
+    own_parts = all(_parts(place) is not None for place in _places(folder))
+    reading = Reading(
+        data=folder.name,
+        site="folders",
+        test_part="part" if own_parts else "fraction of each site",
+        fraction=0.0 if own_parts else options.test_fraction,
+    )
+    return with_counts(dataclasses.replace(made, inputs=RawInputs("images")), reading, "domain")
 
 
 def read_retina(folder: Path, options: DataOptions, seed: int) -> Dataset:

@@ -13,6 +13,8 @@ from fewfed.settings import check, setting
 
 Kind = Literal["image", "audio", "other"]
 Normalise = Literal["auto", "none", "fixed", "pooled", "federated", "site"]
+MissingRule = Literal["refuse", "mean", "drop"]
+Layout = Literal["auto", "classes", "sites"]
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,24 @@ class DataOptions:
     image_size: int = setting(
         0, "images: resize to this many pixels a side; 0 = as stored (office 256, retina 128)", ge=0, le=16384
     )
-    label: str = setting("", "tables: name of the label column; empty = 'label' or 'y'")
-    client_column: str = setting("", "tables: column that says whose row it is; empty = 'client' or 'subject' if there")
+    label: str = setting("", "own data: column, or array, of labels; empty = 'label' or 'y'")
+    site: str = setting(
+        "", "own data: column, or array, that says whose a row is; empty = 'site', 'client', 'subject' or 'domain'"
+    )
+    ignore: tuple[str, ...] = setting((), "own data: columns, or arrays, that are left out")
+    missing: MissingRule = setting(
+        "refuse", "own data: where inputs are missing, refuse, fill in the mean, or drop the row"
+    )
+    test_column: str = setting("", "own data: column, or array, that marks the rows of the test part")
+    test_data: str = setting("", "own data: file or folder with the test part")
+    layout: Layout = setting(
+        "auto", "folders of images: class folders, or site folders with class folders in them; auto = by their names"
+    )
     classes: int = setting(
         0, "own data: number of classes where not every class occurs; 0 = counted (masks: 2)", ge=0, le=1_000_000
     )
     test_fraction: float = setting(
-        0.2, "share of rows held out for testing where the data has no test part", gt=0, lt=1
+        0.2, "share of rows, of each site where there are any, held out where the data has no test part", gt=0, lt=1
     )
     most_bytes: int = setting(MOST_BYTES, "bytes of memory that data may take; more is refused before it is read", ge=1)
     most_ratio: float = setting(
@@ -58,6 +71,12 @@ class DataOptions:
     def without_limits(self) -> DataOptions:
         """The same with the usual limits: they decide whether data are read, not what is."""
         return dataclasses.replace(self, most_bytes=MOST_BYTES, most_ratio=MOST_RATIO)
+
+    def own_only(self) -> dict[str, object]:
+        """Those that are set although they only say how a user's own files are read."""
+        names = ("label", "site", "ignore", "missing", "test_column", "test_data", "layout")
+        usual = DataOptions()
+        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)}
 
     @property
     def variation(self) -> Variation:

@@ -5,37 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fewfed.data.examples import Dataset
 from fewfed.data.limits import Limits
-from fewfed.data.readers.arrow_columns import ArrowTable, parts_of
+from fewfed.data.readers.arrow_columns import ArrowTable
 from fewfed.data.readers.extras import need
 from fewfed.data.readers.opening import size_of
 from fewfed.data.readers.options import DataOptions
-from fewfed.data.readers.own import own_dataset
 from fewfed.errors import DataError
 
 MOST_AT_ONCE = 1 << 16
 
 
-def read(path: Path, options: DataOptions, seed: int) -> Dataset:
-    parts, names = parts_of(path.stem, [_table(path, options.limits)], options)
-    return own_dataset(path.stem, parts[0], None, options, seed, names)
+def tables(path: Path, options: DataOptions) -> list[ArrowTable]:
+    """The only table of a file."""
+    return [_table(path, options.limits)]
 
 
-def read_folder(folder: Path, options: DataOptions, seed: int) -> Dataset:
+def tables_in_folder(folder: Path, options: DataOptions) -> list[ArrowTable]:
     """`train.parquet` and `test.parquet` side by side."""
-    tables = [_table(path, options.limits) for path in files_in_folder(folder, options)]
-    parts, names = parts_of(folder.name, tables, options)
-    return own_dataset(folder.name, parts[0], parts[1], options, seed, names)
+    return [_table(path, options.limits) for path in files_in_folder(folder, options)]
 
 
 def files(path: Path, options: DataOptions) -> list[Path]:
-    """What `read` reads."""
+    """What `tables` reads."""
     return [path]
 
 
 def files_in_folder(folder: Path, options: DataOptions) -> list[Path]:
-    """What `read_folder` reads."""
+    """What `tables_in_folder` reads."""
     return [folder / "train.parquet", folder / "test.parquet"]
 
 

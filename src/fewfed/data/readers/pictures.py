@@ -44,7 +44,8 @@ def survey(pictures: Sequence[Picture], options: DataOptions) -> tuple[int, int,
         (first, one), (second, other) = list(sizes.items())[:2]
         raise DataError(
             f"images differ in size ({_name(pictures[one], one)} is {first[0]} x {first[1]}, "
-            f"{_name(pictures[other], other)} is {second[0]} x {second[1]}): expected one size; set image_size"
+            f"{_name(pictures[other], other)} is {second[0]} x {second[1]}): expected one size, or one that all are "
+            "resized to: say it with --size PIXELS"
         )
     width, height = next(iter(sizes))
     return (1 if grey else 3, height, width)
