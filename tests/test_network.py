@@ -89,7 +89,7 @@ def test_unknown_stages_get_a_suggestion() -> None:
 
 
 def test_what_has_no_stages_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"cut '1' needs stages, but network 'custom' is in one piece"):
+    with pytest.raises(ConfigError, match=r"a method that cuts needs stages, but network 'custom' is in one piece"):
         Network.of(nn.Linear(2, 2), cut="1")
     with pytest.raises(ConfigError, match="has no stages"):
         Network.of(nn.Sequential())

@@ -74,6 +74,16 @@ class Skipping(nn.Module):
         return self.last(self.norm(x)) + x
 
 
+class Silent(nn.Module):
+    """Says what its stages are, and nothing else."""
+
+    stages = ("read", "act", "read")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act, self.read = nn.Tanh(), nn.Linear(6, 6)
+
+
 def parametrized() -> nn.Module:
     weighted = nn.utils.parametrizations.weight_norm(nn.Linear(6, 4))
     return nn.Sequential(weighted, nn.ReLU(), nn.Linear(4, 3))
@@ -173,6 +183,17 @@ def test_frozen_parameters_are_kept_and_not_trained() -> None:
     assert {"first.weight", "first.bias"} <= model["buffers"].keys()
     assert set(model["params"]) == {"norm.norm.weight", "norm.norm.bias", "last.weight", "last.bias"}
     assert same(net.to(torch.float64).to(torch.float32).model(), model)
+
+
+def test_a_module_without_forward_can_be_called_afterwards() -> None:
+    module = Silent()
+    net = Network.of(module, example=ROWS)
+    assert net.stages == ("read", "act", "read_2")
+    model = shaken(net)
+    exported = net.module_with(model)
+    with torch.no_grad():
+        assert torch.equal(exported(ROWS), net.apply(model, ROWS, train=False))
+    assert same(net.from_state_dict(net.state_dict(model)), model)
 
 
 def test_other_types_reach_the_users_module() -> None:

@@ -344,6 +344,43 @@ UNUSABLE: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+class Replaces(nn.Module):
+    """Keeps a running mean, in a tensor that is new each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(64))
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Any:
+        x = x.flatten(1)
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return self.last(x - self.mean)
+
+
+class Recurrent(nn.Module):
+    """Its layer keeps a list of its weights beside its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.last = nn.LSTM(8, 6, num_layers=2, batch_first=True), nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.cell(x.squeeze(1))[0][:, -1])
+
+
+def test_weights_are_those_of_the_model_and_buffers_change_in_place() -> None:
+    with pytest.raises(ConfigError, match=r"replaces its buffer 'mean'.*self\.mean\.copy_"):
+        Network.of(Replaces(), example=ROWS)
+    recurrent = Network.of(Recurrent(), example=ROWS)
+    model = recurrent.model()
+    for leaf in model["params"].values():
+        leaf.requires_grad_()
+    grads = torch.autograd.grad(recurrent.apply(model, ROWS).sum(), list(model["params"].values()))
+    assert all(bool(grad.any()) for grad in grads)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("case", UNUSABLE)
 def test_what_cannot_be_used_is_refused_with_a_sentence(case: str) -> None:

@@ -4,7 +4,7 @@ from fewfed.data.examples import Dataset, Examples
 from fewfed.errors import FewfedError
 from fewfed.method import Method
 from fewfed.network import Network
-from fewfed.runs.api import compare, resume, run, show
+from fewfed.runs.api import compare, resume, run, show, tune
 from fewfed.runs.experiment import Experiment
 from fewfed.runs.results import Result
 from fewfed.trained.loading import load
@@ -28,4 +28,5 @@ __all__ = [
     "resume",
     "run",
     "show",
+    "tune",
 ]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfed.errors import ConfigError, did_you_mean, told
+from fewfed.network_check import refuse_hidden_weights
 from fewfed.stages import Source, take_apart
 from fewfed.torch_private import BatchNorm, Dropout, foreach_copy_, is_transformed, places_of, sequence_of, transforming
 from fewfed.tree import Tree
@@ -71,6 +72,8 @@ class Network:
         made = cls(name, stages, cut, source)
         if not any(leaf.trained for leaf in made._leaves):
             raise ConfigError(f"network '{name}' has nothing to train: expected parameters that are not all frozen")
+        if example is not None:
+            refuse_hidden_weights(made, example)
         return made
 
     @property
@@ -169,7 +172,7 @@ class Network:
     def position(self, cut: str | int) -> int:
         """Number of stages before a cut: after the stage of that name, after the last one inside a part of that name
         (`layer1` has `layer1.0` and `layer1.1`), or after that many stages."""
-        self.require_stages(f"cut '{cut}'")
+        self.require_stages("a method that cuts")
         if isinstance(cut, int) or cut.lstrip("-").isdigit():
             count = int(cut)
             if not 0 < count <= len(self.stages):
@@ -194,7 +197,7 @@ class Network:
     @property
     def penultimate(self) -> int:
         """The cut before the last stage, which is the classifier."""
-        self.require_stages("the cut before the classifier")
+        self.require_stages("a method that cuts")
         return len(self.stages) - 1
 
     def apply(

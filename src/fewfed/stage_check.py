@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfed.errors import ConfigError, told
-from fewfed.torch_private import Dropout
+from fewfed.torch_private import Dropout, changes_of
 
 _ROWS = 4
 """Rows of an example: BatchNorm in train mode needs several."""
@@ -63,7 +63,7 @@ class Probe:
         self.module = module
         self._itself = itself
         self._name = name
-        rows = example[torch.arange(_ROWS) % len(example)].detach()
+        rows = few_rows(example)
         evaluated, trained = (self._first(rows, train) for train in (False, True))
         self._refuse_odd(evaluated, trained)
         self.is_random = trained.drew
@@ -164,6 +164,11 @@ _JOINTS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
 )
 
 
+def few_rows(example: Tensor) -> Tensor:
+    """The first rows of an example, or the same again where it has too few."""
+    return example[torch.arange(_ROWS) % len(example)].detach()
+
+
 def unique(name: str, stages: Sequence[Stage]) -> str:
     """A name that none of the stages has."""
     taken = {stage.name for stage in stages}
@@ -192,16 +197,11 @@ def _passed(module: nn.Module, stages: Sequence[Stage] | None, x: Tensor, train:
 
 def _in_order(module: nn.Module, stages: Sequence[Stage], x: Any) -> Any:
     for stage in stages:
-        before, version = x, _version(x)
+        before, changes = x, changes_of(x)
         x = stage.of(module)(x)
-        if _version(before) != version:
+        if changes_of(before) != changes:
             raise NoStages(f"'{stage.name}' changes its input in place, where others may have to read it")
     return x
-
-
-def _version(x: Any) -> int:
-    """A number that rises when a tensor is changed in place."""
-    return x._version if isinstance(x, Tensor) else 0
 
 
 def _alike(a: Any, b: Any) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fewfed.errors import ConfigError, did_you_mean, told
 from fewfed.stage_check import NoStages, Probe, Stage, unique
-from fewfed.torch_private import children_of, has_forward, is_watched
+from fewfed.torch_private import children_of, has_forward, is_watched, sequence_of
 
 WHOLE = "whole"
 """The only stage of a module in one piece."""
@@ -66,8 +66,11 @@ def take_apart(module: nn.Module, name: str, example: Tensor | None) -> Taken:
 
 
 def _in_stages(module: nn.Module, stages: Sequence[Stage], is_random: bool = False) -> Taken:
+    parts = {stage.name: stage.of(module) for stage in stages}
+    if not has_forward(module):  # Its stages are all it says, and a module that can be called is made of them.
+        return parts, Source(sequence_of(parts), {name: name for name in parts}, is_random=is_random)
     places = {stage.name: stage.place for stage in stages if stage.joint is None}
-    return {stage.name: stage.of(module) for stage in stages}, Source(module, places, is_random=is_random)
+    return parts, Source(module, places, is_random=is_random)
 
 
 def _in_one_piece(module: nn.Module, why: str, is_random: bool) -> Taken:

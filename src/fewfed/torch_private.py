@@ -21,6 +21,7 @@ __all__ = [
     "Dropout",
     "adam",
     "adamw",
+    "changes_of",
     "children_of",
     "few_compilations",
     "foreach_add",
@@ -74,6 +75,11 @@ def is_transformed(value: Tensor) -> bool:
 def places_of(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
     """The dictionaries in which a module keeps its own parameters and buffers."""
     return module._parameters, module._buffers
+
+
+def changes_of(value: object) -> int:
+    """How often a tensor has been changed in place; 0 for what is none."""
+    return value._version if isinstance(value, Tensor) else 0
 
 
 def children_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

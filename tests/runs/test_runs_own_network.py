@@ -131,7 +131,7 @@ def test_a_method_that_cuts_refuses_one_piece_with_the_line_it_stands_on(
 ) -> None:
     code, out, err = called(capsys, monkeypatch, "run", "flea", "--network", f"{file}:Skips", *TINY)
     assert (code, out) == (2, "")
-    assert "method 'flea' needs stages, but network" in err
+    assert "needs stages, but network" in err
     assert "'stages'" in err
     toml = file.parent / "e.toml"
     toml.write_text(f'method = "fedavg"\n\nnetwork = "{file}:biuld"\n')

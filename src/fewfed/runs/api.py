@@ -1,4 +1,4 @@
-"""The doors of the package: run a method, go on with a run that was stopped, compare methods, look at runs."""
+"""The doors of the package: run a method, go on with a run, compare methods, search settings, look at runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fewfed.engine.loop import Observer
 from fewfed.errors import ConfigError, RunError
 from fewfed.methods.registry import label_of
 from fewfed.network import Network
-from fewfed.runs import given
+from fewfed.runs import given, tuning
 from fewfed.runs.cells import LoadedData, failure_of
 from fewfed.runs.comparison import DEFAULT_FOLDER, planned
 from fewfed.runs.execute import continued, execute
@@ -26,6 +26,7 @@ from fewfed.runs.executors import packing_for
 from fewfed.runs.experiment import Experiment, Resolved, layered
 from fewfed.runs.folder import RunFolder, refuse_existing
 from fewfed.runs.naming import DEFAULT_OUT, default_folder
+from fewfed.runs.own import Own
 from fewfed.runs.prepare import prepare
 from fewfed.runs.results import Result
 from fewfed.runs.user_code import refuse_unknown, remember_named
@@ -35,6 +36,7 @@ from fewfed.training import Training
 if TYPE_CHECKING:
     from fewfed.report.comparison import Comparison
     from fewfed.report.overview import Overview
+    from fewfed.report.tuned import Tuned
 
 Named = Mapping[str, Any]
 """Settings by name, where a program need not make an object of them."""
@@ -142,26 +144,77 @@ def compare(
 
     specs, wanted = given.methods_of(methods), given.wanted(progress)
     count, most = given.count_of(seeds, "seeds", 1), given.count_of(jobs, "jobs", 0)
-    described, own = given.experiment_of(experiment, data, network)
-    on, executors = _executor_of(executor)
-    described = dataclasses.replace(described, executor=on) if on else described
-    flat = {
-        **_flat("experiment", {field.name: getattr(described, field.name) for field in dataclasses.fields(described)}),
-        **_flat("training", given.training_of(training)),
-        **_flat("data_options", dataclasses.asdict(given.options_of(options))),
-        **{name: value for each, chosen in executors.items() for name, value in _flat(each, chosen).items()},
-        **given.values_of(values),
-    }
+    flat, own = _asked(experiment, training, values, options, executor, data, network)
     root = given.folder_of(out, "out") if out else DEFAULT_FOLDER
     runs = planned(specs, flat, count, root, LoadedData(own))
     runs.refuse_unready()
-    _refuse_busy_gpu(described.executor)
+    _refuse_busy_gpu(flat["experiment.executor"])
     with display(f"{len(runs.cells)} runs", len(runs.cells) * runs.rounds, wanted) as seen:
         endings = runs.run(packing_for(most), cell_reporter(seen, runs.rounds))
     comparison, failure = compared(runs, endings), failure_of(endings, "runs")
     if failure is not None and not comparison.named:
         raise RunError(failure[0])
     return comparison
+
+
+def tune(
+    methods: Sequence[Where],
+    over: Mapping[str, Sequence[Any]],
+    experiment: Experiment | Named | None = None,
+    training: Training | Named | None = None,
+    *,
+    seeds: int = 1,
+    search_seeds: int = 1,
+    trials: int = 0,
+    validation: float = tuning.VALIDATION,
+    by: str = "last10",
+    jobs: int = 0,
+    values: Named | None = None,
+    options: DataOptions | Named | None = None,
+    executor: Any = None,
+    data: Dataset | Where | None = None,
+    network: nn.Module | Network | Where | None = None,
+    out: Where | None = None,
+    progress: bool | None = None,
+) -> Tuned:
+    """Search settings for several methods with the same budget, then compare what was chosen: `fewfed tune`.
+
+    `over`: what is searched, as in `{"lr": [1e-3, 1e-2], "fedprox.mu": [0.1, 1]}`; a method tries what concerns it, at
+    most `trials` settings. Each is judged, over `search_seeds`, by the `by` (best, last, last10) on the part
+    `validation` of every client's rows, which nobody trains on then. What is chosen is run with `seeds` on all rows,
+    and only then is the test part looked at. The rest is as in `compare`; the folder is runs/tune.
+    """
+    from fewfed.report.comparison import compared
+    from fewfed.report.progress import cell_reporter, display
+    from fewfed.report.tuned import Tuned, write
+
+    specs, wanted, count = given.methods_of(methods), given.wanted(progress), given.count_of(seeds, "seeds", 1)
+    most = given.count_of(jobs, "jobs", 0)
+    flat, own = _asked(experiment, training, values, options, executor, data, network)
+    search = tuning.search(
+        specs,
+        flat,
+        given.axes_of(over),
+        seeds=given.count_of(search_seeds, "search_seeds", 1),
+        most=given.count_of(trials, "trials", 0),
+        validation=validation,
+        by=tuning.by_of(by),
+        root=given.folder_of(out, "out") if out else tuning.DEFAULT_FOLDER,
+        data=LoadedData(own),
+    )
+    search.refuse_unready()
+    _refuse_busy_gpu(flat["experiment.executor"])
+    rounds = search.cells[0].resolved.experiment.rounds
+    with display(f"{len(search.cells)} runs of the search", len(search.cells) * rounds, wanted) as seen:
+        tried = search.judged(search.run(packing_for(most), cell_reporter(seen, rounds)))
+    runs = search.final(tried, count)
+    write(search, tried)
+    with display(f"{len(runs.cells)} runs of what is chosen", len(runs.cells) * runs.rounds, wanted) as seen:
+        endings = runs.run(packing_for(most), cell_reporter(seen, runs.rounds))
+    comparison, failure = compared(runs, endings), failure_of(endings, "runs")
+    if failure is not None and not comparison.named:
+        raise RunError(failure[0])
+    return Tuned(search, tuple(tried), comparison)
 
 
 def show(*folders: Where) -> Overview:
@@ -178,6 +231,23 @@ def _watched(title: str, rounds: int, wanted: bool | None, work: Callable[[list[
 
     with display(title, rounds, wanted) as seen:
         return work([RoundProgress(seen)])
+
+
+def _asked(
+    experiment: Any, training: Any, values: Any, options: Any, executor: Any, data: Any, network: Any
+) -> tuple[dict[str, Any], Own]:
+    """All that a program said about runs, as `--set` takes it, and its own objects."""
+    described, own = given.experiment_of(experiment, data, network)
+    on, executors = _executor_of(executor)
+    described = dataclasses.replace(described, executor=on) if on else described
+    flat = {
+        **_flat("experiment", {field.name: getattr(described, field.name) for field in dataclasses.fields(described)}),
+        **_flat("training", given.training_of(training)),
+        **_flat("data_options", dataclasses.asdict(given.options_of(options))),
+        **{name: value for each, chosen in executors.items() for name, value in _flat(each, chosen).items()},
+        **given.values_of(values),
+    }
+    return flat, own
 
 
 def _executor_of(given: Any) -> tuple[str, dict[str, dict[str, Any]]]:

@@ -23,6 +23,7 @@ from fewfed.method import Method
 from fewfed.network import Network
 from fewfed.runs.experiment import Experiment
 from fewfed.runs.own import Own
+from fewfed.runs.tuning import Axis
 from fewfed.settings import make, shown
 from fewfed.training import Training
 
@@ -49,6 +50,17 @@ def methods_of(given: Any) -> tuple[str, ...]:
     if isinstance(given, (str, os.PathLike, Method, type)) or not isinstance(given, Sequence):
         raise ConfigError(f"methods = {shown(given)}: expected a list of names, as in ['fedavg', 'flea']")
     return tuple(method_of(each) for each in given)
+
+
+def axes_of(given: Any) -> tuple[Axis, ...]:
+    """What is searched: a list of values for each setting."""
+    named = _named(given, "over", "{'lr': [0.001, 0.01]}")
+    for name, values in named.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise ConfigError(f"over: {name} = {shown(values)}: expected a list of values, as in [0.001, 0.01]")
+        if len({str(_plain(value)) for value in values}) < len(values):
+            raise ConfigError(f"over: {name} = {shown(values)}: expected every value once")
+    return tuple(Axis(name, tuple(_plain(value) for value in values)) for name, values in named.items())
 
 
 def experiment_of(given: Any, data: Any, network: Any) -> tuple[Experiment, Own]:

@@ -188,6 +188,8 @@ def search(
 
     A method that fewer settings concern tries all of its own; what it is given is never more than others are.
     """
+    if not axes:
+        raise ConfigError("nothing is searched: expected a setting and its values, such as lr and 0.001, 0.01")
     for axis in axes:
         if axis.name.rpartition(".")[2] in NOT_SEARCHED:
             raise ConfigError(
