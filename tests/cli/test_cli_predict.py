@@ -199,3 +199,54 @@ def test_export_beside_the_run(folders: Path, capsys: Capture, monkeypatch: Patc
         code, _, err = called(capsys, monkeypatch, "export", str(folders / more[0]), *more[1:])
         assert code == 2
         assert said in err
+
+
+def test_a_test_file_scores_as_the_run_did(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    """Text labels, a column of categories, missing cells, an index, semicolons and a site of one row."""
+    random = np.random.default_rng(3)
+    header = ["", "hospital", "age", "colour", "dose", "diagnosis"]
+
+    def made(rows: int) -> list[list[Any]]:
+        found = []
+        for row in range(rows):
+            age, colour, dose = random.integers(20, 90), random.choice(["red", "blue"]), random.random()
+            label = "ill" if age / 90 + dose > 1 else "well"
+            site = "tiny" if row == 0 else random.choice(["north", "south"])
+            found.append([row, site, "NA" if row % 7 == 3 else age, "" if row % 9 == 4 else colour, dose, label])
+        return found
+
+    for name, rows, separator in (("train.csv", 80, ","), ("test.csv", 31, ";")):
+        with (tmp_path / name).open("w", newline="") as file:
+            csv.writer(file, delimiter=separator).writerows([header, *made(rows)])
+    options = DataOptions(label="diagnosis", site="hospital", missing="mean", test_data=str(tmp_path / "test.csv"))
+    settings = Experiment(data=str(tmp_path / "train.csv"), rounds=2, network="mlp", executor="sequential")
+    for method, scaled in (("fedavg", "federated"), ("fedavg", "site"), ("fedavg", "none")):
+        folder = tmp_path / f"{method}-{scaled}"
+        chosen = dataclasses.replace(options, normalise=scaled)
+        result = run(method, settings, Training(epochs=5, lr=0.05), options=chosen, out=folder)
+        out = str(tmp_path / f"{folder.name}.csv")
+        asked = ("predict", str(folder), "--data", str(tmp_path / "test.csv"), "--out", out, "--keep", "hospital,age")
+        code, said, _ = called(capsys, monkeypatch, *asked, "--json")
+        assert code == 0
+        assert json.loads(said.splitlines()[-1])["scores"]["accuracy"] == result.accuracy.last
+        assert lines(Path(out))[3]["age"] == ""
+
+
+def test_images_of_any_size_are_made_as_in_training(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    random = np.random.default_rng(5)
+    for part, images in (("train", 24), ("test", 10)):
+        for number in range(images):
+            label = ("bright", "dark")[number % 2]
+            (tmp_path / "data" / part / label).mkdir(parents=True, exist_ok=True)
+            high, wide = random.integers(9, 20, size=2)
+            pixels = random.integers(60 if label == "bright" else 1, 200, size=(high, wide, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / part / label / f"{number}.png")
+    settings = Experiment(
+        data=str(tmp_path / "data"), split="iid", clients=2, cohort=1.0, rounds=1, executor="sequential"
+    )
+    options = DataOptions(image_size=8)
+    result = run("fedavg", settings, Training(epochs=3), options=options, out=tmp_path / "run")
+    asked = ("predict", str(tmp_path / "run"), "--data", str(tmp_path / "data" / "test"), "--out", str(tmp_path / "p"))
+    code, said, _ = called(capsys, monkeypatch, *asked, "--json")
+    assert code == 0
+    assert json.loads(said.splitlines()[-1])["scores"]["accuracy"] == result.accuracy.last

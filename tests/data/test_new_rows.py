@@ -20,7 +20,7 @@ from fewfed.data.readers.options import DataOptions
 from fewfed.data.sources import load
 from fewfed.errors import DataError
 
-OPTIONS = DataOptions(normalise=False, label="outcome", site="ward", test_column="part")
+OPTIONS = DataOptions(normalise="none", label="outcome", site="ward", test_column="part")
 HEADER = ["age", "stage", "outcome", "ward", "part", "smokes"]
 
 
@@ -108,7 +108,7 @@ def test_an_unknown_category_may_count_as_none(tmp_path: Path, trained: Dataset)
 def test_arrays(tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 256, (6, 8, 8), np.uint8)
     np.savez(tmp_path / "own.npz", x=x, y=[0, 1] * 3)
-    options = DataOptions(normalise=False, image_size=4)
+    options = DataOptions(normalise="none", image_size=4)
     trained = load(str(tmp_path / "own.npz"), options=options)
     np.savez(tmp_path / "new.npz", x=x, site=[1, 2] * 3, more=[1])
     found = read(tmp_path / "new.npz", trained, options)
@@ -129,7 +129,7 @@ def test_images_in_class_folders_or_in_none(tmp_path: Path) -> None:
         for number in range(3):
             shade = number + 10 * len(folder)
             Image.new("RGB", (6, 5), (shade, 0, 9)).save(tmp_path / folder / f"{number}.png")
-    options = DataOptions(normalise=False)
+    options = DataOptions(normalise="none")
     trained = load(str(tmp_path / "train"), options=options)
     assert trained.inputs == RawInputs("images")
     whole = read(tmp_path / "train", trained, options)
@@ -141,8 +141,8 @@ def test_images_in_class_folders_or_in_none(tmp_path: Path) -> None:
     Image.new("L", (7, 7)).save(tmp_path / "new" / "9.png")
     with pytest.raises(DataError, match=r"9\.png is 7 x 7 pixels but the model was trained on 6 x 5.*--size"):
         read(tmp_path / "new", trained, options)
-    resized = load(str(tmp_path / "train"), options=DataOptions(normalise=False, image_size=4))
-    assert read(tmp_path / "new", resized, DataOptions(normalise=False, image_size=4)).x.shape == (7, 3, 4, 4)
+    resized = load(str(tmp_path / "train"), options=DataOptions(normalise="none", image_size=4))
+    assert read(tmp_path / "new", resized, DataOptions(normalise="none", image_size=4)).x.shape == (7, 3, 4, 4)
 
 
 def test_another_kind_of_file(tmp_path: Path, trained: Dataset) -> None:

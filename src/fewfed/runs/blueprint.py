@@ -204,9 +204,14 @@ def blueprint_of(
         sites=sites,
         personal=bool(job.method.personal_model),
         presents=changes_inputs(job.method),
-        label=resolved.options.label,
-        site=(resolved.options.site or split.name) if sites else "",
+        label=resolved.options.label if dataset.reading is None else dataset.reading.label,
+        site=_site_column(resolved, dataset, split) if sites else "",
     )
+
+
+def _site_column(resolved: Resolved, dataset: Dataset, split: Split) -> str:
+    read = "" if dataset.reading is None else dataset.reading.site
+    return read or resolved.options.site or split.name
 
 
 def changes_inputs(method: Method) -> bool:

@@ -9,23 +9,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewfed.data.raw_inputs import RawInputs
 from fewfed.data.readers.inputs import as_inputs
+from fewfed.data.readers.new_rows import NewRows, inputs_from
 from fewfed.data.readers.options import DataOptions
-from fewfed.errors import DataError
+from fewfed.errors import DataError, in_one_line
 from fewfed.runs.blueprint import Blueprint
-from fewfed.trained.files import read_rows
 from fewfed.trained.tables import inputs_of_table, is_table
 
 
 def raw_rows(given: Any, blueprint: Blueprint, options: DataOptions) -> Tensor:
     """Inputs before they are scaled, checked to be what the model takes."""
     if isinstance(given, (str, Path)):
-        x = read_rows(Path(given), blueprint, options).x
+        x = rows_in(Path(given), blueprint, options).x
     elif is_table(given):
         x = inputs_of_table(given, blueprint)
     else:
         x = _of_array(given, blueprint)
     return fitting(x, blueprint)
+
+
+def rows_in(path: Path, blueprint: Blueprint, options: DataOptions) -> NewRows:
+    """The rows of a file or folder, and what else it says of them."""
+    try:
+        return inputs_from(path.expanduser(), blueprint.inputs or RawInputs("array"), blueprint.shape, options)
+    except (OSError, ValueError) as error:  # A name that no file can have, a folder that may not be looked into.
+        said = in_one_line(error)
+        raise DataError(f"{str(path)[:200]!r} cannot be read ({said}): expected files you may read") from error
 
 
 def fitting(x: Tensor, blueprint: Blueprint) -> Tensor:

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from fewfed.data.readers.new_rows import NewRows
 from fewfed.data.readers.roles import LABELS
-from fewfed.errors import DataError
+from fewfed.errors import DataError, did_you_mean
 from fewfed.runs.blueprint import Blueprint
-from fewfed.trained.files import FOLDER, NewRows, read_rows
-from fewfed.trained.given import fitting
+from fewfed.trained.given import fitting, rows_in
 from fewfed.trained.loading import Opened
 
 UNKNOWN = -1
@@ -80,10 +80,10 @@ class Predictions:
         return self._masks() if self.blueprint.task == "segmentation" else self._csv(keep)
 
     def _csv(self, keep: Sequence[str]) -> bytes:
-        kept = {name: self.rows.column(name) for name in keep}
+        kept = {name: self._column(name) for name in keep}
         first: Mapping[str, Sequence[Any]] = {"row": range(1, len(self.chosen) + 1)}
-        if self.rows.files:
-            first = {"file": self.rows.files}
+        if self.rows.names:
+            first = {"file": self.rows.names}
         if self.sites:
             first = {**first, "site": self.sites}
         text = io.StringIO(newline="")
@@ -94,10 +94,17 @@ class Predictions:
             out.writerow([*cells, self.names[number], *(f"{part:.6f}" for part in self.probabilities[row])])
         return text.getvalue().encode()
 
+    def _column(self, name: str) -> Sequence[str]:
+        """A column as the file has it."""
+        if name in self.rows.columns:
+            return self.rows.columns[name]
+        has = did_you_mean("column", name, self.rows.columns) if self.rows.columns else "it has inputs only"
+        raise DataError(f"the new data has no column '{name:.80}': {has}")
+
     def _masks(self) -> bytes:
         content = io.BytesIO()
         kind = np.uint8 if self.blueprint.outputs <= 256 else np.int64
-        np.savez_compressed(content, masks=self.chosen.astype(kind), files=np.array(list(self.rows.files), dtype=str))
+        np.savez_compressed(content, masks=self.chosen.astype(kind), files=np.array(self.rows.names, dtype=str))
         return content.getvalue()
 
 
@@ -108,11 +115,10 @@ def predict(opened: Opened, path: Path, *, site: str | None = None, client: int 
     """
     blueprint = opened.blueprint
     by_column = blueprint.of_site and site is None and client is None
-    rows = read_rows(path, blueprint, opened.options)
-    x = fitting(rows.x, blueprint)
-    if not by_column or blueprint.site not in rows.columns:
+    rows = rows_in(path, blueprint, opened.options)
+    x, sites = fitting(rows.x, blueprint), rows.sites
+    if not by_column or not sites:
         return Predictions(blueprint, rows, opened.model(site, client).of_raw(x))
-    sites = rows.columns[blueprint.site]
     found: np.ndarray | None = None
     for name in dict.fromkeys(sites):
         here = np.flatnonzero(np.array(sites) == name)
@@ -130,5 +136,5 @@ def _labels(rows: NewRows, blueprint: Blueprint) -> Sequence[str] | None:
     for name in [blueprint.label] if blueprint.label else LABELS:
         if name in rows.columns:
             return rows.columns[name]
-    folders = rows.columns.get(FOLDER) if rows.files else None
-    return folders if folders is not None and set(folders) <= set(blueprint.class_names) else None
+    folders = [Path(name).parent.name for name in rows.names]
+    return folders if folders and set(folders) <= set(blueprint.class_names) else None

@@ -1,21 +1,24 @@
-"""Tables with named columns as raw inputs: numbers as they are, categories as one number each."""
+"""Tables that a program hands over as raw inputs, encoded as those in files are."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from fewfed.data.limits import Limits
 from fewfed.data.raw_inputs import InputColumn
+from fewfed.data.readers.cells import name_of
+from fewfed.data.readers.inputs import as_inputs
+from fewfed.data.readers.table import SHOWN, Cells, NumberCells, TextCells
+from fewfed.data.readers.table_inputs import encoded, joined
 from fewfed.errors import DataError
 from fewfed.runs.blueprint import Blueprint
 
-SHOWN = 80
 MOST_LISTED = 10
+WHERE = "the table"
 
 
 def is_table(given: Any) -> bool:
@@ -24,32 +27,32 @@ def is_table(given: Any) -> bool:
 
 
 def inputs_of_table(given: Any, blueprint: Blueprint) -> Tensor:
-    """The inputs in a table of whichever library."""
-    return inputs_of_columns({str(name): _values(given, name) for name in _names(given)}, blueprint)
-
-
-def inputs_of_columns(columns: Mapping[str, Sequence[Any]], blueprint: Blueprint) -> Tensor:
-    """The inputs in columns of values, in any order; other columns are left alone."""
-    raw, shape, names = blueprint.inputs, blueprint.shape, list(columns)
-    if raw is None or not raw.columns:
-        if len(shape) != 1 or len(names) != shape[0]:
-            raise DataError(
-                f"the model was not trained on a table of yours: expected an array of shape (rows, "
-                f"{', '.join(map(str, shape))}), not the columns {_listed(names)}"
-            )
-        wanted: Sequence[InputColumn] = [InputColumn(name) for name in names]
-    else:
-        wanted = raw.columns
+    """The inputs in a table of whichever library, its columns in any order; others are left alone."""
+    names = {str(name): name for name in _names(given)}
+    wanted = _wanted(list(names), blueprint)
     for column in wanted:
-        if column.name not in columns:
+        if column.name not in names:
             raise DataError(
                 f"the new rows have no column '{column.name[:SHOWN]}', which the model was trained on: expected all of "
-                f"{_listed([one.name for one in wanted])}; they have {_listed(names)}"
+                f"{_listed([one.name for one in wanted])}; they have {_listed(list(names))}"
             )
-    parts = [encoded(column, columns[column.name]) for column in wanted]
-    if len({len(part) for part in parts}) != 1:
+    cells = {column.name: _cells(_values(given, names[column.name]), column) for column in wanted}
+    if len({len(one.missing) for one in cells.values()}) != 1:
         raise DataError("the columns of the table differ in length: expected one value a row in each")
-    return torch.from_numpy(np.concatenate(parts, axis=1)).float()
+    parts = [encoded(f"column '{column.name[:SHOWN]}'", column, cells[column.name], "refuse") for column in wanted]
+    return as_inputs(WHERE, joined(WHERE, parts, Limits()))
+
+
+def _wanted(names: Sequence[str], blueprint: Blueprint) -> Sequence[InputColumn]:
+    raw, shape = blueprint.inputs, blueprint.shape
+    if raw is not None and raw.kind == "table":
+        return raw.columns
+    if len(shape) != 1 or len(names) != shape[0]:
+        raise DataError(
+            f"the model was not trained on a table of yours: expected an array of shape (rows, "
+            f"{', '.join(map(str, shape))}), not the columns {_listed(names)}"
+        )
+    return [InputColumn(name) for name in names]
 
 
 def _names(given: Any) -> list[Any]:
@@ -69,48 +72,29 @@ def _values(given: Any, name: Any) -> list[Any]:
     return list(values)
 
 
-def encoded(column: InputColumn, values: Sequence[Any]) -> np.ndarray:
-    """The cells of a column as the numbers an input has for it: NaN where a number is missing, zeros where a category
-    is."""
-    if not column.categories:
-        return np.array([_number(column.name, row, value) for row, value in enumerate(values)])[:, None]
-    places = {category: place for place, category in enumerate(column.categories)}
-    found = np.zeros((len(values), len(places)))
-    for row, value in enumerate(values):
-        if _is_missing(value):
-            continue
-        place = next((places[text] for text in _spellings(value) if text in places), None)
-        if place is None:
-            raise DataError(
-                f"column '{column.name[:SHOWN]}', row {row + 1} holds '{str(value)[:SHOWN]}', which no training row "
-                f"has: expected one of {_listed(column.categories)}"
-            )
-        found[row, place] = 1.0
-    return found
+def _cells(values: Sequence[Any], column: InputColumn) -> Cells:
+    """Numbers as they are, anything else as the text it would be in a file."""
+    missing = [_is_missing(value) for value in values]
+    if not column.categories and all(
+        isinstance(value, (int, float, np.number)) or is_missing
+        for value, is_missing in zip(values, missing, strict=True)
+    ):
+        numbers = [0.0 if is_missing else _float(value) for value, is_missing in zip(values, missing, strict=True)]
+        return NumberCells(np.array(numbers), np.array(missing, bool))
+    return TextCells(["" if is_missing else name_of(value) for value, is_missing in zip(values, missing, strict=True)])
 
 
-def _number(name: str, row: int, value: Any) -> float:
-    if _is_missing(value):
-        return math.nan
+def _float(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise DataError(
-            f"column '{name[:SHOWN]}', row {row + 1} holds '{str(value)[:SHOWN]}': expected a number"
-        ) from None
+    except OverflowError:  # A whole number without bound.
+        return float("inf")
 
 
 def _is_missing(value: Any) -> bool:
     # pandas has values for missing ones that are neither None nor NaN, and cannot be compared.
-    return (
-        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
-    )
-
-
-def _spellings(value: Any) -> tuple[str, ...]:
-    """How a category may be written: a column of whole numbers in which one is missing is one of fractions."""
-    text = str(value)
-    return (text, text.removesuffix(".0")) if isinstance(value, float) else (text,)
+    odd = type(value).__name__ in ("NAType", "NaTType")
+    return value is None or odd or (isinstance(value, (float, np.floating)) and bool(value != value))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +36,27 @@ class NewRows:
     """Whose each row is, where the file says so; empty for a row where it does not."""
     unused: tuple[str, ...] = ()
     """Columns, or arrays, that the model does not need."""
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """All columns, or arrays with one value a row, as text: empty where a value is missing."""
+
+
+@dataclass(frozen=True)
+class TextColumns(Mapping[str, Sequence[str]]):
+    """Columns that are turned into text when they are asked for."""
+
+    names: tuple[str, ...]
+    read: Callable[[str], Sequence[str]]
+
+    def __getitem__(self, name: str) -> Sequence[str]:
+        if name not in self.names:
+            raise KeyError(name)
+        return self.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 def inputs_from(
@@ -96,7 +117,8 @@ def _from_table(
         x = as_inputs(table.where, joined(table.where, parts, options.limits))
     site = next((name for name in (options.site, *GROUPS) if name in table.names and name not in wanted), "")
     unused = tuple(name for name in table.names if name not in (*wanted, site))
-    return NewRows(x, sites=_sites(table, site) if site else (), unused=unused)
+    texts = TextColumns(tuple(table.names), lambda name: _texts(table, name))
+    return NewRows(x, sites=_texts(table, site) if site else (), unused=unused, columns=texts)
 
 
 def _from_arrays(path: Path, raw: RawInputs, shape: tuple[int, ...], options: DataOptions) -> NewRows:
@@ -112,7 +134,10 @@ def _from_arrays(path: Path, raw: RawInputs, shape: tuple[int, ...], options: Da
     sites = tuple(name_of(one) for one in arrays[site].reshape(-1).tolist()) if site else ()
     if site and len(sites) != len(x):
         raise DataError(f"{path}: {len(sites)} entries in '{site}' for {len(x)} rows; expected one a row")
-    return NewRows(x, sites=sites, unused=tuple(name for name in arrays if name not in (INPUTS, site)))
+    plain = tuple(name for name, array in arrays.items() if array.shape == (len(x),))
+    texts = TextColumns(plain, lambda name: [name_of(one) for one in arrays[name].tolist()])
+    unused = tuple(name for name in arrays if name not in (INPUTS, site))
+    return NewRows(x, sites=sites, unused=unused, columns=texts)
 
 
 def _from_images(path: Path, raw: RawInputs, shape: tuple[int, ...], options: DataOptions) -> NewRows:
@@ -142,7 +167,9 @@ def _decoded(pictures: Sequence[Picture], shape: tuple[int, ...], options: DataO
     return decode(pictures, (channels, height, width), options.limits)
 
 
-def _sites(table: Table, column: str) -> tuple[str, ...]:
+def _texts(table: Table, column: str) -> tuple[str, ...]:
+    if table.kind(column) not in ("text", "numbers"):
+        raise DataError(f"{at(table, column)} holds no plain values: expected text or numbers")
     cells = table.column(column)
     texts = cells.cells if isinstance(cells, TextCells) else [name_of(value) for value in cells.values.tolist()]
     return tuple("" if missing else text for text, missing in zip(texts, cells.missing.tolist(), strict=True))
