@@ -73,7 +73,11 @@ def test_the_configuration_is_complete(finished: Path) -> None:
     config = content(finished, "config")
     assert config["fewfed"] == __version__
     assert Resolved.from_json(config) == Resolved(
-        "flea", {"share": 0.2}, small(rounds=12), Training(epochs=2, lr=0.01), resolve("flea", {}).options
+        "flea",
+        {"share": 0.2},
+        small(split="qua:2", rounds=12),
+        Training(epochs=2, lr=0.01),
+        resolve("flea", {}).options,
     )
 
 

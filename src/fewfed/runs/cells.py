@@ -29,7 +29,7 @@ from fewfed.runs.experiment import Resolved
 from fewfed.runs.folder import RunFolder
 from fewfed.runs.own import NOTHING, Own
 from fewfed.runs.packing import Packing
-from fewfed.runs.prepare import Prepared, data_of, prepare, settled
+from fewfed.runs.prepare import Prepared, check_rule, data_of, prepare, settled
 from fewfed.runs.results import Result
 from fewfed.runs.scaling import scaled_by_known
 
@@ -98,6 +98,7 @@ class LoadedData:
         if key not in self.kept:
             while len(self.kept) >= 4:
                 self.kept.pop(next(iter(self.kept)))
+            check_rule(resolved.experiment)
             found = data_of(resolved)
             decided = settled(resolved, found)
             made = scaled_by_known(found, decided.experiment.split, resolved.options)

@@ -75,7 +75,7 @@ def prepare(
     `data` and `network` are the user's own objects; `loaded` is what the configuration's data are, where somebody has
     read them already.
     """
-    _check_rule(resolved.experiment)
+    check_rule(resolved.experiment)
     with concerning("data", resolved.experiment.data):
         sources = _sources(resolved, data, network)
         given = loaded if data is None else data
@@ -139,7 +139,8 @@ def settled(resolved: Resolved, whole: Dataset) -> Resolved:
     return dataclasses.replace(resolved, experiment=experiment.settled(found))
 
 
-def _check_rule(experiment: Experiment) -> None:
+def check_rule(experiment: Experiment) -> None:
+    """Raise `ConfigError` for a split rule that cannot be read."""
     if experiment.split != AUTO:
         with concerning("split", experiment.split):
             parse_rule(experiment.split)
