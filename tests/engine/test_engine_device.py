@@ -280,4 +280,7 @@ def test_scores_do_not_depend_on_how_kernels_lie(precision: str) -> None:
     for ours, theirs in zip(executor.evaluate(models), expected, strict=True):
         found, wanted = ours.as_json(), theirs.as_json()
         assert found.pop("loss") == pytest.approx(wanted.pop("loss"), rel=1e-6)
+        (*counts, sums), (*wanted_counts, wanted_sums) = found.pop("bins"), wanted.pop("bins")
+        assert counts == wanted_counts
+        assert sums == pytest.approx(wanted_sums, rel=1e-6), "of probabilities"
         assert found == wanted
