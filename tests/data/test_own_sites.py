@@ -21,7 +21,7 @@ from fewfed.errors import ConfigError, DataError
 from fewfed.runs.experiment import Experiment, resolve
 from fewfed.runs.prepare import data_of, prepare, settled
 
-RAW = DataOptions(normalise=False)
+RAW = DataOptions(normalise="none")
 
 
 # --- what is held out ------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_a_site_of_one_row_trains_whatever_the_seed(tmp_path: Path, seed: int) -
     """Its row went to the test part for some seeds, and nothing said so."""
     lines = [f"{i},{i % 2},{'tiny' if i == 7 else 'N' if i < 20 else 'S'}" for i in range(40)]
     (tmp_path / "t.csv").write_text("a,y,ward\n" + "\n".join(lines))
-    found = load(str(tmp_path / "t.csv"), options=DataOptions(normalise=False, site="ward"), seed=seed)
+    found = load(str(tmp_path / "t.csv"), options=DataOptions(normalise="none", site="ward"), seed=seed)
     assert found.reading is not None
     sites = {site.name: (site.train, site.test) for site in found.reading.sites}
     assert sites["tiny"] == (1, 0)
@@ -97,7 +97,7 @@ def test_sites_of_one_row_each_leave_nothing_to_test_on(tmp_path: Path) -> None:
 
 def test_an_array_of_an_npz_file_is_the_site(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=np.ones((8, 2)), truth=[0, 1] * 4, ward=["N", "S"] * 4, junk=np.ones(3))
-    chosen = DataOptions(normalise=False, site="ward", label="truth", ignore=("junk",))
+    chosen = DataOptions(normalise="none", site="ward", label="truth", ignore=("junk",))
     found = load(str(tmp_path / "t.npz"), options=chosen)
     assert found.group_names == {"site": ("N", "S")}
     with pytest.raises(DataError, match=r"option site: .*did you mean 'ward'"):
@@ -158,11 +158,11 @@ def test_folders_that_nobody_can_tell_apart_are_refused_until_stated(tmp_path: P
     root = pictures(tmp_path / "scans", *AMBIGUOUS[case])
     with pytest.raises(DataError, match=r"--set layout=sites .*--set layout=classes"):
         load(str(root), options=RAW)
-    by_class = DataOptions(normalise=False, layout="classes", classes=2)
+    by_class = DataOptions(normalise="none", layout="classes", classes=2)
     if case != "one folder in a folder":
         assert load(str(root), options=by_class).class_names == ("Bonn", "Köln")
         assert fingerprint(str(root), by_class)
-    stated = load(str(root), options=DataOptions(normalise=False, layout="sites"))
+    stated = load(str(root), options=DataOptions(normalise="none", layout="sites"))
     assert set(stated.class_names) == {"ill", "well"}
 
 

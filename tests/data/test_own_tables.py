@@ -25,7 +25,7 @@ from fewfed.errors import ConfigError, DataError, FewfedError
 
 
 def options(**given: Any) -> DataOptions:
-    return DataOptions(normalise=False, **given)
+    return DataOptions(normalise="none", **given)
 
 
 def write(path: Path, columns: dict[str, list[Any]]) -> Path:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from exact import differences
 from processes import open_files
 
+from fewfed.conformance.differences import differences
 from fewfed.engine.executors.workers.area import Area
 from fewfed.engine.executors.workers.channel import Channel
 from fewfed.errors import RunError

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from exact import differences
 from torch import Tensor
 
 from fewfed import tree
+from fewfed.conformance.differences import differences
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.choices import Answer, Choices

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from exact import differences
 from processes import open_files
 
 from fewfed import tree
+from fewfed.conformance.differences import differences
 from fewfed.engine.executors.workers.channel import Channel, Closed
 from fewfed.tree import Tree
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from exact import differences
 
 from fewfed import tree
+from fewfed.conformance.differences import differences
 from fewfed.engine.client_store import ClientStore
 from fewfed.engine.storage import Damaged
 from fewfed.errors import RunError

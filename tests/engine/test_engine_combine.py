@@ -10,11 +10,11 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from exact import differences
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fewfed import tree
+from fewfed.conformance.differences import differences
 from fewfed.engine.combine import SHARDS, Combiner, shard_of
 from fewfed.engine.packet import BadPacket, Packet
 from fewfed.engine.schema import Schema, is_sound

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from exact import differences
 from torch import Tensor, nn
 
 from fewfed import networks, tree
+from fewfed.conformance.differences import differences
 from fewfed.engine.choices import Answer, Choices
 from fewfed.engine.evaluation import Evaluate
 from fewfed.engine.executors.workers import trial

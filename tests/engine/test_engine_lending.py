@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from exact import differences
 from processes import children
 
 from fewfed import networks, tree
+from fewfed.conformance.differences import differences
 from fewfed.engine.executor import Executor, Invited
 from fewfed.engine.executors.cuda.executor import Device
 from fewfed.engine.executors.cuda.options import Options as DeviceOptions

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exact import differences
 from probes import Interrupted, fail
 
 from fewfed import tree
+from fewfed.conformance.differences import differences
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.executors.sequential import Sequential

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from exact import differences
 from hypothesis import given
 from hypothesis import strategies as st
 from probes import Interrupted, fail
 from processes import children, descendants, is_gone, is_stopped
 
 from fewfed import networks
+from fewfed.conformance.differences import differences
 from fewfed.engine.events import WorkerStuck
 from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.executors.workers import pool

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from exact import differences
 from probes import ExtraTerm, Interrupted, fail
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fewfed import networks
+from fewfed.conformance.differences import differences
 from fewfed.engine.job import Job
 from fewfed.engine.outcomes import Failed, Finished
 from fewfed.engine.turn import Member, run_turn

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from exact import differences
 from torch import Tensor
 
 from fewfed import tree
+from fewfed.conformance.differences import differences
 from fewfed.data.examples import Dataset, Examples
 from fewfed.data.federation import SplitFederation
 from fewfed.data.splits import Split

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import torch
-from exact import differences, without_seconds
 from probes import ExtraTerm, Interrupted, fail, kill, kill_both_once, kill_once
 from processes import children, open_files
 
 from fewfed import tree
+from fewfed.conformance.differences import differences, without_seconds
 from fewfed.engine.evaluation import Evaluate
 from fewfed.engine.events import Event, WorkerDied
 from fewfed.engine.executor import Executor, Invited

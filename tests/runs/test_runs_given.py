@@ -98,7 +98,7 @@ def test_mappings_paths_and_numbers_of_numpy_are_understood(tmp_path: Path) -> N
     whole = Experiment(split="iid", clients=4, cohort=2.0, rounds=2, seed=1)
     again = run(
         "fedprox", whole, Training(epochs=1),
-        values={"mu": 0.5}, options=DataOptions(normalise=False), data=tmp_path / "mine.npz", out=tmp_path / "two",
+        values={"mu": 0.5}, options=DataOptions(normalise="none"), data=tmp_path / "mine.npz", out=tmp_path / "two",
     )  # fmt: skip
     assert (found.accuracy, found.bytes, found.seed) == (again.accuracy, again.bytes, 1)
     by_name = run("fedavg", small(rounds=1), SHORT, data="digits", network="digits-cnn", out=tmp_path / "three")

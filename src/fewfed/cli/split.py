@@ -32,7 +32,7 @@ def show_split(
 ) -> None:
     """Print sparsity, scarcity, sizes and the class table of a split."""
     with lines_of(given.file):
-        resolved = resolve_data(given.values, given.file.methods if given.file else ())
+        resolved = resolve_data("fedavg", given.values, given.file.methods if given.file else ())
         loaded = data_of(resolved)
         experiment = settled(resolved, loaded).experiment
         dataset = training_part(loaded, experiment)

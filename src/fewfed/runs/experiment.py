@@ -209,8 +209,8 @@ def resolve(spec: str, values: Mapping[str, Any]) -> Resolved:
     return layered(spec, parts["method"], experiment, parts["training"], options, executors)
 
 
-def resolve_data(values: Mapping[str, Any], methods: Sequence[str] = ()) -> Resolved:
-    """The same where only data and split matter and no method is named.
+def resolve_data(stand_in: str, values: Mapping[str, Any], methods: Sequence[str] = ()) -> Resolved:
+    """The same where only data and split matter and no method is named: another one stands in.
 
     Fields of training, and those of the methods that a file names, may be there and have no effect.
     """
@@ -226,7 +226,7 @@ def resolve_data(values: Mapping[str, Any], methods: Sequence[str] = ()) -> Reso
             chosen[f"{known[name]}.{name}"] = value
         elif name not in theirs and not (rest and part in ("method", "training", *plugins(), *methods)):
             raise ConfigError(did_you_mean("setting of data or split", name, known), key=name)
-    return resolve("fedavg", chosen)
+    return resolve(stand_in, chosen)
 
 
 def layered(

@@ -96,7 +96,7 @@ def training_of(given: Any) -> dict[str, Any]:
 
 
 def options_of(given: Any) -> DataOptions:
-    return _settings(DataOptions, given, "options", "DataOptions(normalise=True)")
+    return _settings(DataOptions, given, "options", "DataOptions(label='diagnosis')")
 
 
 def values_of(given: Any) -> dict[str, Any]:
