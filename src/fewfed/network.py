@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from fewfed.errors import ConfigError, did_you_mean, told
-from fewfed.network_check import refuse_hidden_weights
-from fewfed.stages import Source, take_apart
+from fewfed.modules.stages import Source, take_apart
+from fewfed.modules.weight_check import refuse_hidden_weights
 from fewfed.torch_private import BatchNorm, Dropout, foreach_copy_, is_transformed, places_of, sequence_of, transforming
 from fewfed.tree import Tree
 
@@ -65,7 +65,7 @@ class Network:
     @classmethod
     def of(cls, module: nn.Module, name: str = OWN, cut: str | None = None, example: Tensor | None = None) -> Network:
         """A user's own module: an `nn.Sequential`, one with an attribute `stages` that names its children in order, or
-        any other, whose stages are found with an `example` of its inputs, if it has any (`fewfed.stages`)."""
+        any other, whose stages are found with an `example` of its inputs, if it has any (`fewfed.modules.stages`)."""
         if isinstance(module, Network):
             return module
         stages, source = take_apart(module, name, example)

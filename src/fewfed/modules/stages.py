@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfed.errors import ConfigError, did_you_mean, told
-from fewfed.stage_check import NoStages, Probe, Stage, unique
+from fewfed.modules.stage_check import NoStages, Probe, Stage, unique
 from fewfed.torch_private import children_of, has_forward, is_watched, sequence_of
 
 WHOLE = "whole"

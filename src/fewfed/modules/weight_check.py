@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fewfed.errors import ConfigError
-from fewfed.stage_check import few_rows
+from fewfed.modules.stage_check import few_rows
 
 if TYPE_CHECKING:
     from fewfed.network import Network
