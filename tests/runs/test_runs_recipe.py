@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -18,12 +19,14 @@ from fewfed.conformance.differences import differences
 from fewfed.data.examples import Dataset, Examples
 from fewfed.data.readers.options import DataOptions
 from fewfed.data.saved import read, save
+from fewfed.data.sources import load
 from fewfed.engine.outcomes import Finished
 from fewfed.engine.packet import Packet, decode
 from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import ConfigError, DataError
 from fewfed.phase import Clock
 from fewfed.runs.experiment import Resolved, layered
+from fewfed.runs.identity import content_of
 from fewfed.runs.prepare import Prepared, prepare
 from fewfed.runs.recipe import Recipe, recipe_of
 from run_support import small
@@ -104,6 +107,16 @@ def test_saved_data_come_back_as_they_were(tmp_path: Path) -> None:
     assert after.group_names == before.group_names
     assert after.groups.keys() == before.groups.keys()
     assert all(np.array_equal(after.groups[name], before.groups[name]) for name in after.groups)
+
+
+def test_data_that_a_reader_read_are_scaled_elsewhere_as_they_are_here(tmp_path: Path) -> None:
+    """A data set handed over as an object knows constants; without them another process would train on raw pixels."""
+    data = load("digits")
+    prepared = prepare(resolved(data="digits", split="iid", clients=4), data=data)
+    assert prepared.scaling.mode == "pooled"
+    recipe = recipe_of(prepared, tmp_path / "recipe")
+    assert differences(elsewhere(recipe, tmp_path).arrays, here(prepared).arrays) == []
+    assert content_of(data) != content_of(dataclasses.replace(data, scaling=None))
 
 
 def test_a_network_object_cannot_be_rebuilt_and_is_refused() -> None:

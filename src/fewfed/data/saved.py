@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fewfed.data.examples import Dataset, Examples, checked
 from fewfed.data.raw_inputs import RawInputs
+from fewfed.data.scaling import Scaling
 from fewfed.errors import DataError
 
 _FORMAT = "fewfed data 1"
@@ -33,6 +34,8 @@ def save(dataset: Dataset, path: Path) -> None:
         "task": dataset.task,
         "inputs": None if dataset.inputs is None else dataset.inputs.as_json(),
         "missing": dataset.missing,
+        "scaling": None if dataset.scaling is None else dataset.scaling.as_json(),
+        "is_scaled": dataset.is_scaled,
         **{part: list(found) for part, found in groups.items()},
     }
     tensors = {
@@ -87,5 +90,7 @@ def _dataset(about: dict[str, Any], tensors: dict[str, Tensor]) -> Dataset:
         about["task"],
         groups["test_groups"],
         None if about["inputs"] is None else RawInputs.from_json(about["inputs"]),
-        missing=bool(about["missing"]),
+        None if about["scaling"] is None else Scaling.from_json(about["scaling"]),
+        bool(about["is_scaled"]),
+        bool(about["missing"]),
     )

@@ -76,7 +76,7 @@ class Scaling:
 
     def as_json(self) -> dict[str, Any]:
         fill = None if self.fill is None else self.fill.tolist()
-        return {"mean": self.mean.tolist(), "std": self.std.tolist(), "fill": fill}
+        return {"mean": self.mean.tolist(), "std": self.std.tolist(), "fill": fill, "published": self.published}
 
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> Scaling:
@@ -91,7 +91,7 @@ class Scaling:
             raise _damaged("their numbers differ")
         if not all(math.isfinite(value) for each in found for value in each.tolist()) or bool((std <= 0).any()):
             raise _damaged("not all of them are finite, and deviations above 0")
-        return cls(mean, std, fill)
+        return cls(mean, std, fill, recorded.get("published") is True)
 
 
 def _damaged(what: str) -> DataError:

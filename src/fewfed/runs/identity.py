@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 from collections.abc import Iterable, Mapping
@@ -75,6 +76,8 @@ def content_of(dataset: Dataset) -> str:
         for name, ids in sorted(groups.items()):
             found.update(name.encode())
             found.update(np.ascontiguousarray(ids).tobytes())
+    if dataset.scaling is not None:  # Inputs may be scaled by what their reader found out.
+        found.update(json.dumps([dataset.scaling.as_json(), dataset.is_scaled]).encode())
     return found.hexdigest()
 
 
