@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -133,3 +135,29 @@ def test_a_signal_that_was_ignored_before_stays_ignored(tmp_path: Path) -> None:
         assert processes.cause(processes.end(pid, 30)) == "exit 0"
         go.unlink()
         ready.unlink()
+
+
+INTERRUPTED = """
+import os, signal, time
+from fewfed import processes
+
+# What libraries do around a fork: Python ignores whatever is raised in it.
+os.register_at_fork(after_in_parent=lambda: (os.kill(os.getpid(), signal.NUMBER), time.sleep(0.01)))
+signal.signal(signal.NUMBER, signal.default_int_handler)
+try:
+    processes.forked(lambda: time.sleep(600))
+except KeyboardInterrupt:
+    print("heard")
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("nobody left")
+print(signal.getsignal(signal.NUMBER) is signal.default_int_handler)
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_request_to_end_that_comes_while_a_process_is_made_is_not_lost(number: str) -> None:
+    script = INTERRUPTED.replace("NUMBER", number)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout.split("\n")[:3], done.stderr) == (["heard", "nobody left", "True"], "")

@@ -6,9 +6,12 @@ import contextlib
 import ctypes
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 _SET_PARENT_DEATH_SIGNAL = 1
 """A name of <sys/prctl.h>, which Python does not know."""
@@ -34,9 +37,14 @@ def end_with(parent: int) -> None:
 
 
 def forked(work: Callable[[], object]) -> int:
-    """Do some work in a process of its own, which ends with this one; its number. Exit code 1 where it fails."""
+    """Do some work in a process of its own, which ends with this one; its number. Exit code 1 where it fails.
+
+    A request to end that comes while the process is made is heard afterwards, and that process is ended first.
+    """
     parent = os.getpid()
-    pid = os.fork()
+    heard: list[int] = []
+    with _only_noted(heard):
+        pid = os.fork()
     if pid == 0:
         status = 1
         try:
@@ -45,7 +53,35 @@ def forked(work: Callable[[], object]) -> int:
             status = 0
         finally:
             os._exit(status)
+    try:
+        for number in heard:
+            signal.raise_signal(number)
+    except BaseException:
+        end(pid, 0.0)
+        raise
     return pid
+
+
+@contextmanager
+def _only_noted(heard: list[int]) -> Iterator[None]:
+    """While this lasts, signals that ask this process to end are only noted.
+
+    Python runs functions of its libraries around a fork and ignores what is raised in them: a Ctrl-C would be lost.
+    """
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        heard.append(number)
+
+    before: dict[int, Any] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():  # In others no signal is heard anyway.
+            for each in _ENDINGS:
+                if callable(signal.getsignal(each)):
+                    before[each] = signal.signal(each, note)
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def leave_interrupts_to_parent() -> None:

@@ -175,7 +175,7 @@ def test_train_and_test_within_sites_are_refused(tmp_path: Path) -> None:
 def test_another_folder_is_the_test_part_and_sizes_may_differ(tmp_path: Path) -> None:
     root = pictures(tmp_path / "scans", "ill", "well")
     later = pictures(tmp_path / "later", "ill", "well", size=(8, 6))
-    chosen: dict[str, Any] = {"normalise": False, "test_data": str(later)}
+    chosen: dict[str, Any] = {"normalise": "none", "test_data": str(later)}
     with pytest.raises(DataError, match=r"images differ in size .*--size PIXELS"):
         load(str(root), options=DataOptions(**chosen))
     found = load(str(root), options=DataOptions(**chosen, image_size=5))

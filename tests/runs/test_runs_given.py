@@ -93,7 +93,7 @@ def test_mappings_paths_and_numbers_of_numpy_are_understood(tmp_path: Path) -> N
     given: dict[str, Any] = {"split": "iid", "clients": np.int32(4), "cohort": np.float32(2), "rounds": "2", "seed": 1}
     found = run(
         "fedprox", {**given, "data": tmp_path / "mine.npz"}, {"epochs": np.int64(1)},
-        values={"mu": np.float32(0.5)}, options={"normalise": False}, out=str(tmp_path / "one"),
+        values={"mu": np.float32(0.5)}, options={"normalise": "none"}, out=str(tmp_path / "one"),
     )  # fmt: skip
     whole = Experiment(split="iid", clients=4, cohort=2.0, rounds=2, seed=1)
     again = run(
