@@ -64,8 +64,6 @@ def cifar(scratch: Path) -> tuple[Case, list[bytes]]:
 
 
 def npz(scratch: Path) -> tuple[Case, list[bytes]]:
-    from fewfed.data.readers import npz as reader
-
     def written(save: Callable[..., None], **arrays: np.ndarray) -> bytes:
         buffer = io.BytesIO()
         save(buffer, **arrays)
@@ -73,14 +71,56 @@ def npz(scratch: Path) -> tuple[Case, list[bytes]]:
 
     x, y = np.arange(24, dtype=np.float32).reshape(6, 4), np.arange(6) % 2
     good = [written(np.savez, x=x, y=y), written(np.savez_compressed, x=x, y=y, x_test=x, y_test=y, client=y)]
-    return _file_case(scratch / "d.npz", reader.read), good
+    return _file_case(scratch / "d.npz"), good
 
 
 def csv(scratch: Path) -> tuple[Case, list[bytes]]:
-    from fewfed.data.readers import csv_table
+    good = [
+        b"a,b,label\n1,2,cat\n3,4,dog\n5,6,cat\n7,8,dog\n",
+        "\ufeffé,client,y\n1,0,0\n2,1,1\n3,0,1\n".encode(),
+        b'"";a;ward;label\n1;1,5;x;1\n2;NA;y;2\n3;2,5;x;2\n4;0,5;;1\n',
+        "site\tdose\ty\nn\t1\tTrue\nn\t\tFalse\ns\t3\tTrue\n".encode("utf-16"),
+    ]
+    return _file_case(scratch / "d.csv"), good
 
-    good = [b"a,b,label\n1,2,cat\n3,4,dog\n5,6,cat\n7,8,dog\n", "\ufeffé,client,y\n1,0,0\n2,1,1\n3,0,1\n".encode()]
-    return _file_case(scratch / "d.csv", csv_table.read), good
+
+def new_rows(scratch: Path) -> tuple[Case, list[bytes]]:
+    from fewfed.data.raw_inputs import InputColumn, RawInputs
+    from fewfed.data.readers.new_rows import inputs_from
+    from fewfed.data.readers.options import DataOptions
+    from fewfed.errors import FewfedError
+
+    file, raw = scratch / "n.csv", RawInputs("table", (InputColumn("a"), InputColumn("ward", ("x", "y"))))
+
+    def case(content: bytes) -> None:
+        file.write_bytes(content)
+        with contextlib.suppress(FewfedError):
+            inputs_from(file, raw, (3,), DataOptions(most_bytes=1 << 28))
+
+    return case, [b"a,ward\n1,x\n2,y\n", b"ward;id;a\ny;7;1,5\n;8;NA\n", b"b,ward\n1,x\n"]
+
+
+def blueprint(_scratch: Path) -> tuple[Case, list[bytes]]:
+    from fewfed.errors import FewfedError
+    from fewfed.runs.blueprint import Blueprint
+
+    def case(content: bytes) -> None:
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(content)
+            with contextlib.suppress(FewfedError):
+                Blueprint.from_json(found)
+
+    return case, [_good_blueprint()]
+
+
+def _good_blueprint() -> bytes:
+    from fewfed import Experiment
+    from fewfed.data.readers.options import DataOptions
+    from fewfed.runs.experiment import layered
+    from fewfed.runs.prepare import prepare
+
+    made = prepare(layered("fedavg", {}, Experiment(network="mlp", clients=4), {}, DataOptions()))
+    return json.dumps(made.blueprint.as_json()).encode()
 
 
 def split(_scratch: Path) -> tuple[Case, list[bytes]]:
@@ -156,20 +196,22 @@ def folder(scratch: Path) -> tuple[Case, list[bytes]]:
 
 
 TARGETS: dict[str, Callable[[Path], tuple[Case, list[bytes]]]] = {
-    each.__name__: each for each in (packet, cifar, npz, csv, split, settings, folder)
+    each.__name__: each for each in (packet, cifar, npz, csv, new_rows, split, settings, blueprint, folder)
 }
 
 
-def _file_case(file: Path, read: Callable[..., object]) -> Case:
+def _file_case(file: Path) -> Case:
     from fewfed.data.readers.options import DataOptions
+    from fewfed.data.sources import load
     from fewfed.errors import FewfedError
 
-    options = DataOptions(most_bytes=1 << 28)
+    ways = [DataOptions(most_bytes=1 << 28, missing=missing) for missing in ("refuse", "mean", "drop")]
 
     def case(content: bytes) -> None:
         file.write_bytes(content)
-        with contextlib.suppress(FewfedError):
-            read(file, options, 0)
+        for options in ways:
+            with contextlib.suppress(FewfedError):
+                load(str(file), options=options)
 
     return case
 

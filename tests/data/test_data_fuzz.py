@@ -100,7 +100,7 @@ NUMBERS = st.sampled_from(
 OPTIONS = st.builds(
     DataOptions,
     augment=st.sampled_from(["none", "static"]),
-    normalise=st.booleans(),
+    normalise=st.sampled_from(["auto", "none", "fixed", "pooled", "federated", "site"]),
     image_size=st.sampled_from([0, 0, 0, 1, 5, 16384]),
     label=st.sampled_from(["", "a", "y"]),
     site=st.sampled_from(["", "", "client"]),
