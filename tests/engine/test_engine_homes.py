@@ -262,12 +262,12 @@ class Counting(SimulatedHomes):
     """Counts the states that stand in this process's memory while clients come home, and when all have."""
 
     most = 0
-    kept = 0
+    came_home = 0
 
     def keep(self, phase: Phase, client: int, state: Tree) -> None:
         super().keep(phase, client, state)
-        self.kept += 1
-        if self.kept % 250 == 0:
+        self.came_home += 1
+        if self.came_home % 250 == 0:
             self.most = max(self.most, alive())
 
 
