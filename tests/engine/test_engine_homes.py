@@ -284,7 +284,7 @@ def test_a_thousand_clients_whose_states_do_not_fit_spill_to_disk_and_come_back(
     homes = Counting(job, ClientStore(tmp_path, memory_bytes=LIMIT))
     with executor(kind, job, homes) as made:
         run(job, rounds=2, cohort=MANY, executor=made)
-        assert homes.kept == 2 * MANY
+        assert homes.came_home == 2 * MANY
         assert 0 < homes.most <= LIMIT // STATE_BYTES + HELD[kind]
         assert 0 < alive() <= LIMIT // STATE_BYTES + 2, "between rounds executors hold nothing of clients"
     assert MANY * STATE_BYTES >= 50 * LIMIT
