@@ -82,6 +82,12 @@ def test_nothing_may_be_missing(name: str) -> None:
         Blueprint.from_json(recorded)
 
 
+@pytest.mark.parametrize("other", ["{", 3, None, [], [["format", 1]]])
+def test_json_that_is_no_blueprint_at_all_is_refused(other: Any) -> None:
+    with pytest.raises(FewfedError, match="a blueprint is damaged"):
+        Blueprint.from_json(other)
+
+
 def test_only_one_sites_part_is_left_of_it() -> None:
     alone = WHOLE.alone("south")
     assert "north" not in json.dumps(alone.as_json())

@@ -136,6 +136,8 @@ class Blueprint:
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> Blueprint:
         """What `as_json` wrote; raise where it is something else, before anything is made of it."""
+        if not isinstance(recorded, Mapping):
+            raise _damaged(f"a {type(recorded).__name__}")
         if recorded.get("format") != FORMAT:
             raise DataError(
                 f"a blueprint has format {recorded.get('format')!r:.20}, this is fewfed {__version__}, which knows "
