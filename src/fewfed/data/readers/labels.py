@@ -142,7 +142,7 @@ def _from_numbers(name: str, columns: Sequence[np.ndarray]) -> Labels:
         if column.dtype.kind not in "biuf":
             raise DataError(f"data '{name}': labels are of type {column.dtype}; expected whole numbers or text")
         if column.dtype.kind == "f":
-            with np.errstate(invalid="ignore"):
+            with np.errstate(invalid="ignore", over="ignore"):
                 broken = ~np.isfinite(column) | (np.abs(column) >= LARGEST_EXACT)
             _refuse(f"data '{name}'", column, broken, "a class as a whole number or text")
     values = np.concatenate(columns)
