@@ -75,6 +75,7 @@ def test_a_comparison_that_is_stopped_goes_on_with_the_same_command(tmp_path: Pa
     ("command", "says"),
     [
         ("compare", ": the same command goes on"),
+        ("tune", ": the same command goes on"),
         ("reproduce", ": the same command goes on"),
         ("run", ": 'fewfed resume FOLDER' continues a run"),
         ("methods", ""),

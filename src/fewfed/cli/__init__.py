@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import sys
 import traceback
@@ -35,7 +36,7 @@ def main() -> None:
 def _how_to_go_on(arguments: list[str]) -> str:
     """What a user types to continue the command that was stopped."""
     command = arguments[0] if arguments else ""
-    if command in ("compare", "reproduce"):
+    if command in ("compare", "tune", "reproduce"):
         return ": the same command goes on; finished runs are kept, others continue from their last checkpoint"
     if command in ("run", "resume", "diagnose"):
         return ": 'fewfed resume FOLDER' continues a run from its last checkpoint"
@@ -55,8 +56,13 @@ def _guarded(stop: Stop) -> int:
 
 def _run() -> int:
     """Parse the arguments and run the command they name; its exit code."""
-    from fewfed.cli.app import app
-
+    # Hundreds of thousands of objects that stay: looking through them again and again is part of a slow start.
+    gc.disable()
+    try:
+        from fewfed.cli.app import app
+    finally:
+        gc.enable()
+    gc.freeze()
     code = app(standalone_mode=False)
     sys.stdout.flush()  # Here a full disk can still be told.
     return code if isinstance(code, int) else 0
