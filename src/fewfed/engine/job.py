@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fewfed.data.federation import Federation
+from fewfed.engine.gate import Gate
 from fewfed.errors import ConfigError
 from fewfed.method import Method, Setup
 from fewfed.network import Network
@@ -29,6 +30,8 @@ class Job:
     federation: Federation
     training: Training
     plan: Plan
+    gates: tuple[Gate, ...] = ()
+    """What watches over what leaves clients: a budget, a release policy."""
 
     @property
     def setup(self) -> Setup:
@@ -45,6 +48,10 @@ class Job:
         if self.method.needs_stages:
             self.net.require_stages(f"method '{self.method.label}'")
         self.method.check(self.setup)
+        if self.method.needs_rows_apart:
+            from fewfed.engine.rows_apart import refuse_mixed_rows  # It runs turns, which are made from jobs.
+
+            refuse_mixed_rows(self)
 
     def training_of(self, phase: Phase) -> Training:
         """The run's training with what a phase sets for itself."""

@@ -166,6 +166,9 @@ class _Coordinator:
         There is no use in going on where all failed by themselves, since then the model or the method is broken, nor
         where all packets are refused from the start: then the method does not hand over what it declares.
         """
+        if any(failure.was_forbidden for failure in failed):  # Other sites may take part in the next round.
+            self._empty[phase.name] = _nobody(phase, clock, failed)
+            return
         refused = any(failure.cause == "packet" for failure in failed)
         if not refused or (len(failed) > 1 and phase.name not in self._worked):
             raise _nobody(phase, clock, failed)

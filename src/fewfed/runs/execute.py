@@ -19,6 +19,7 @@ from fewfed.engine.holdings import Holdings
 from fewfed.engine.homes import Homes, SimulatedHomes
 from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.engine.records import PhaseRecord
+from fewfed.runs.budget import Bill, StopAtEnd
 from fewfed.runs.executors import Surroundings, executor_for
 from fewfed.runs.final_scores import final_scores
 from fewfed.runs.folder import CONFIG, RunFolder, held
@@ -81,11 +82,16 @@ def _run_to_end(
     record = _Record(folder, experiment.checkpoint_seconds)
     holdings = Holdings.from_json(last.held)
     told: list[Event] = [Mended(what) for what in mended]
+    bill = Bill(prepared.ledger, job.plan.protection) if prepared.ledger else None
+    billed, stopped = ([bill], [StopAtEnd(bill, folder.path)]) if bill else ([], [])
     try:
+        if bill:
+            bill.begin(homes, folder.metrics())
+            bill.refuse_end(last.done, experiment.rounds, folder.path)
         final = run_rounds(
             job,
             executor,
-            [_Before(prepared.scaling.exchange), _Tell(told), evaluate, *observers, record],
+            [_Before(prepared.scaling.exchange), _Tell(told), evaluate, *billed, *observers, record, *stopped],
             rounds=experiment.rounds,
             cohort=prepared.cohort,
             holdings=holdings,
@@ -112,6 +118,7 @@ def _run_to_end(
         folder=str(folder.path),
         note=prepared.note,
         metric=experiment.metric,
+        privacy=bill.summary(experiment.rounds) if bill else None,
         **summary,
     )
     personal = job.method.personal_model

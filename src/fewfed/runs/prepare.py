@@ -28,7 +28,9 @@ from fewfed.errors import ConfigError, concerning
 from fewfed.network import Network
 from fewfed.phase import Clock
 from fewfed.plan import Plan, Random
+from fewfed.privacy.ledger import Ledger
 from fewfed.runs.blueprint import Blueprint, blueprint_of
+from fewfed.runs.budget import ledger_of
 from fewfed.runs.executors import refuse_unused
 from fewfed.runs.experiment import AUTO, Experiment, Resolved
 from fewfed.runs.first_model import first_model
@@ -61,6 +63,8 @@ class Prepared:
     own_network: bool = False
     reading: Reading | None = None
     """How the user's own files were read."""
+    ledger: Ledger | None = None
+    """What adds up what clients release; None where nothing is bounded and nobody asked for a budget."""
 
 
 def prepare(
@@ -114,12 +118,16 @@ def prepare(
         asking.phases(job, Clock(number, experiment.rounds, training.epochs))
     cohort = experiment.cohort_size(len(split))
     refuse_unused(resolved, cohort)
+    ledger = ledger_of(experiment, job, cohort)
+    job = dataclasses.replace(job, gates=(ledger,) if ledger else ())
     manifest = {**manifest_of(dataset, split, held_back, whole.reading), "scaling": scaling.mode}
     inputs = inputs_of(dataset, net, sources)
     note = "; ".join(filter(None, (dataset.note, split.note, scaling.told)))
     own = network is not None
     blueprint = blueprint_of(resolved, job, dataset, split, scaling, own)
-    return Prepared(resolved, job, split, manifest, inputs, cohort, note, scaling, blueprint, data, own, whole.reading)
+    return Prepared(
+        resolved, job, split, manifest, inputs, cohort, note, scaling, blueprint, data, own, whole.reading, ledger
+    )
 
 
 def data_of(resolved: Resolved) -> Dataset:

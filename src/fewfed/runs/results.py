@@ -65,6 +65,8 @@ class Result:
     """What the run is judged by: the chosen metric."""
     judged: Summary | None = None
     """The chosen metric on the test part, where it is not the accuracy."""
+    privacy: dict[str, Any] | None = None
+    """What was released about a row at most, where noise bounds it: epsilon against the server and other sites."""
 
     @property
     def chosen(self) -> Summary:
@@ -109,6 +111,8 @@ class Result:
         """Without what only runs with validation rows have, unless this is one."""
         found = {**asdict(self), "chosen": asdict(self.chosen)}
         del found["judged"]
+        if self.privacy is None:
+            del found["privacy"]
         if self.validation is None:
             del found["validation"], found["accuracy"]["best_validation"], found["chosen"]["best_validation"]
         return found
