@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from watching import Turn, watched
 
 from fewfed import tree
+from fewfed.conformance.clients import plain_network
 from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.executors.workers.executor import Workers
 from fewfed.engine.executors.workers.options import Options
@@ -80,6 +81,8 @@ LABELS = (
 )
 """Methods that compare, count, generate or share class labels beside the task's loss."""
 MIXES_LABELS = ("mixup", "manifold-mixup", "moex")
+APART = ("fedfa", "fedfa-anchor", "fedfed", "fedgen-latent", "fedrobust", *MIXES_LABELS)
+"""Methods whose loss or steps make no sense for one row of a batch at a time, or that upload what dp hides."""
 
 REFUSED: Mapping[tuple[str, str], str] = {
     **{("sem", name): "keeps models at its clients" for name in PERSONAL},
@@ -91,6 +94,16 @@ REFUSED: Mapping[tuple[str, str], str] = {
     ("fedfa", "fedfa"): "has FedFA's noise and statistics already",
     **{(mixing, name): "uses class labels beside that loss" for mixing in MIXES_LABELS for name in LABELS},
     **{(outer, inner): "mixes labels, and .* does already" for outer in MIXES_LABELS for inner in MIXES_LABELS},
+    **{("dp", name): "looks at class counts of the client" for name in ("fedlc", "fedrs", "flute")},
+    **{("dp", name): "looks at rows of the client" for name in ("elastic", "fedbr", "fedfa-fair", "fedfv", "fedproto")},
+    **{("dp", name): "rows of a batch against each other" for name in ("feddecorr", "flair", "flea")},
+    **{("dp", name): "takes several gradients a step" for name in ("fedharmo", "fedsam")},
+    **{("dp", name): "cannot be trained on rows one by one" for name in APART},
+    **{(name, "dp"): "cannot be trained on rows one by one" for name in ("fedfa", *MIXES_LABELS)},
+    ("dp", "dp"): "clips gradients of rows already",
+    ("dp", "feddata"): "trains on other rows than the client's own",
+    ("dp", "fedbn"): "keeps BatchNorm layers .* but network 'mlp' has none",
+    **dict.fromkeys((("dp", "mixstyle"), ("mixstyle", "dp")), "which network 'mlp' has none of"),
 }
 """Every pair that cannot be, and a part of the reason."""
 PAIRS = [(outer, inner) for outer in WRAPPERS for inner in registered() if (outer, inner) not in REFUSED]
@@ -102,7 +115,8 @@ def small_job(spec: str, *names: str) -> Job:
     layers = enumerate(names or (spec,))
     values = {"inner." * depth + key: value for depth, name in layers for key, value in SHORT.get(name, {}).items()}
     chosen = choose(spec, values)
-    return job_of(chosen.method, digits_federation(3, (6, 9, 7)), training={"batch": 4, **chosen.training})
+    net = plain_network() if chosen.method.needs_rows_apart else digits_network()
+    return job_of(chosen.method, digits_federation(3, (6, 9, 7)), net=net, training={"batch": 4, **chosen.training})
 
 
 @pytest.mark.parametrize(("outer", "inner"), sorted(REFUSED))
