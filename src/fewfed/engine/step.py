@@ -28,10 +28,13 @@ Surrounding = Callable[[], AbstractContextManager[object]]
 class Step:
     """Steps of one method. `ctx.phase` says whose functions they are."""
 
-    def __init__(self, observed: frozenset[str], precision: Surrounding = nullcontext) -> None:
-        """`observed`: loss terms that are logged but not minimised."""
+    def __init__(
+        self, observed: frozenset[str], precision: Surrounding = nullcontext, *, recorded: bool = False
+    ) -> None:
+        """`observed`: loss terms that are logged but not minimised. `recorded`: values must not be looked at."""
         self._observed = observed
         self._precision = precision
+        self._recorded = recorded
         self._known = False
         """Whether terms and gradient of a step have been looked at: those of the next steps are like them."""
         self._apart: set[frozenset[str]] = set()
@@ -56,15 +59,13 @@ class Step:
         return total, found
 
     def refuse_coupled(self, work: Tree, ctx: Context, batch: Batch, of_rows: Tensor) -> None:
-        """Raise where the loss of a batch is not the mean of its rows' losses, as far as numbers can be looked at: what
-        is trained row by row would be something else then."""
+        """Raise where the loss of a batch is not the mean of its rows' losses, where numbers can be looked at: what is
+        trained row by row would be something else then. `fewfed.engine.rows_apart` tries it out before a run."""
         kind = frozenset(path for path, _ in tree.leaves(batch.drawn))
-        if kind in self._apart or ctx.net.is_random or not _can_look(of_rows):
+        if self._recorded or kind in self._apart or ctx.net.is_random or is_transformed(of_rows):
             return
         with torch.no_grad(), self._precision():
             whole = minimised(ctx.phase.does.loss(work, ctx, batch), self._observed)
-        if not _can_look(whole):
-            return
         together, apart = float(whole), float(of_rows.mean())
         if not abs(together - apart) <= 10 * torch.finfo(of_rows.dtype).eps ** 0.5 * (1 + abs(together)):
             raise RunError(
@@ -155,9 +156,3 @@ def _mapped(drawn: Tree, function: Callable[[str, Tensor], Any], prefix: str = "
         else _mapped(value, function, f"{prefix}{name}/")
         for name, value in drawn.items()
     }
-
-
-def _can_look(value: Tensor) -> bool:
-    """Whether a number can be read: not inside a transform, and not while a step is recorded."""
-    recording = value.is_cuda and torch.cuda.is_current_stream_capturing()
-    return not is_transformed(value) and not recording
