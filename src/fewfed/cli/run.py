@@ -58,6 +58,7 @@ def resume(
     network: Annotated[str, typer.Option(help="The run's network again, where it is such a file.")] = "",
     executor: Annotated[str, typer.Option(help="Another executor than the run had.")] = "",
     epsilon: Annotated[float | None, typer.Option(help="A larger privacy budget than the run had.")] = None,
+    policy: Annotated[str, typer.Option(help="Another file of what sites allow to leave them.")] = "",
     as_json: opt.AsJson = False,
 ) -> None:
     """Continue a run that was stopped."""
@@ -71,6 +72,7 @@ def resume(
             network=network or None,
             executor=executor,
             epsilon=epsilon,
+            policy=policy,
             observers=watching,
             progress=False,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from fewfed.method import Context, Report
-from fewfed.phase import Cohort
+from fewfed.phase import Clock, Cohort
 from fewfed.tree import Tree
 
 if TYPE_CHECKING:
@@ -32,6 +32,13 @@ class Gate(Protocol):
     @property
     def name(self) -> str:
         """Under which its notes are in the book."""
+
+    @property
+    def withdraws(self) -> bool:
+        """Whether a client may withdraw what it sent, so that it must be known whose rows are where."""
+
+    def withdrawn(self, clock: Clock) -> frozenset[int]:
+        """Clients whose rows must not be used any more from this round on."""
 
     def admit(self, ctx: Context, notes: Tree) -> None:
         """Raise `LeftOut` where the client must not take part in this phase."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 
@@ -39,6 +40,7 @@ def epsilon_of(precision: float, delta: float) -> float:
     return _smallest(lambda epsilon: delta_of(precision, epsilon) <= delta, most)
 
 
+@lru_cache(maxsize=4096)
 def precision_of(epsilon: float, delta: float) -> float:
     """The largest precision that stays within epsilon and delta."""
     most = 1.0

@@ -72,7 +72,21 @@ class Ledger:
     delta: float = 1e-5
     budget: float | None = None
     """The most epsilon of a row; None where it is only added up."""
+    own_budgets: Mapping[int, float] = field(default_factory=dict)
+    """Of clients whose sites allow less."""
     name: str = field(default="ledger", init=False)
+    withdraws: bool = field(default=False, init=False)
+
+    def withdrawn(self, clock: Clock) -> frozenset[int]:  # noqa: ARG002
+        return frozenset()
+
+    @property
+    def has_budget(self) -> bool:
+        return self.budget is not None or bool(self.own_budgets)
+
+    def budget_of(self, client: int) -> float:
+        """What a client may spend: infinite where nobody has said."""
+        return min(math.inf if self.budget is None else self.budget, self.own_budgets.get(client, math.inf))
 
     @cached_property
     def view(self) -> View | None:
@@ -91,14 +105,19 @@ class Ledger:
 
     def admit(self, ctx: Context, notes: Tree) -> None:
         """Raise `LeftOut` where this turn would pass the budget."""
-        if self.budget is None or self.view is None:
+        budget = self.budget_of(ctx.client)
+        if math.isinf(budget):
             return
+        if self.view is None:
+            raise LeftOut(
+                f"it has a privacy budget, but nothing bounds what is sent: {self.gaps['sites'][0]}", "budget"
+            )
         server, sites = self._cost(ctx)
         own = {"server": server, "sites": sites}[self.view]
         after = float((own + notes[self.view]).max() if self.view in notes else own.max()) if len(own) else 0.0
-        if not self._fits(after, ctx.clock.round + 1):
+        if not self._fits(budget, after, ctx.clock.round + 1):
             raise LeftOut(
-                f"this turn would take it past its privacy budget (epsilon {self.budget:g} against "
+                f"this turn would take it past its privacy budget (epsilon {budget:g} against "
                 f"{_WHOM[self.view]}, delta {self.delta:g})",
                 "budget",
             )
@@ -120,27 +139,23 @@ class Ledger:
         certain, sampled = self._by_server(rounds)
         return Spent(precision + certain, sampled)
 
-    def is_at_end(self, notes: Tree, rounds: int) -> bool:
+    def is_at_end(self, client: int, notes: Tree, rounds: int) -> bool:
         """Whether a client that has released this cannot take part in a whole round once more."""
-        if self.budget is None or self.view is None or not notes.get(_LEAST):
+        budget = self.budget_of(client)
+        if math.isinf(budget) or self.view is None or not notes.get(_LEAST):
             return False
         place = VIEWS.index(self.view)
         next_turn = max(float(costs[place]) for costs in notes[_LEAST].values())
-        return not self._fits(float(notes[self.view].max()) + next_turn, rounds + 1)
+        return not self._fits(budget, float(notes[self.view].max()) + next_turn, rounds + 1)
 
-    def _fits(self, precision: float, rounds: int) -> bool:
-        """Whether a client that has released so much after some rounds has stayed within the budget."""
-        assert self.budget is not None
+    def _fits(self, budget: float, precision: float, rounds: int) -> bool:
+        """Whether a client that has released so much after some rounds has stayed within its budget."""
         if self.view == "server":
-            return precision <= self._most
+            return precision <= precision_of(budget, self.delta)
         certain, sampled = self._by_server(rounds)
         if not sampled:
-            return precision + certain <= self._most
-        return Spent(_rounded_up(precision + certain), sampled).epsilon(self.delta) <= self.budget
-
-    @cached_property
-    def _most(self) -> float:
-        return precision_of(self.budget if self.budget is not None else math.inf, self.delta)
+            return precision + certain <= precision_of(budget, self.delta)
+        return Spent(_rounded_up(precision + certain), sampled).epsilon(self.delta) <= budget
 
     def _cost(self, ctx: Context) -> tuple[Tensor, Tensor]:
         """The precision with which each row of the client is released in a turn: as the server sees it, as sites do."""

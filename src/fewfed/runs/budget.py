@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,14 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fewfed.data.examples import Dataset
 from fewfed.engine.homes import Homes
 from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView
-from fewfed.errors import ConfigError, RunError
+from fewfed.errors import ConfigError, RunError, concerning
 from fewfed.phase import Clock, Cohort
 from fewfed.plan import Protection
 from fewfed.privacy.accounting import Accountant
 from fewfed.privacy.ledger import RELATION, VIEWS, Ledger, View
+from fewfed.privacy.policy import PolicyGate, gate_of, read, refuse_nobody
 from fewfed.runs.experiment import Experiment
 from fewfed.tree import Tree
 
@@ -32,15 +37,25 @@ class BudgetSpent(RunError):
     """Every client is at the end of its privacy budget. The rounds so far are kept, and a larger budget goes on."""
 
 
-def ledger_of(experiment: Experiment, job: Job, cohort: int) -> Ledger | None:
-    """The ledger of a run; None where nothing is bounded and no budget was asked for."""
+def ledger_of(
+    experiment: Experiment, job: Job, cohort: int, own_budgets: Mapping[int, float] | None = None
+) -> Ledger | None:
+    """The ledger of a run; None where nothing is bounded and no budget was asked for. `own_budgets`: of sites."""
     rounds, method = experiment.rounds, job.method
     clocks = [Clock(number, rounds, job.training.epochs) for number in sorted({0, rounds - 1})]
     ledger = Ledger(
-        method, len(job.federation), cohort, rounds, job.training.epochs, experiment.delta, experiment.epsilon
+        method,
+        len(job.federation),
+        cohort,
+        rounds,
+        job.training.epochs,
+        experiment.delta,
+        experiment.epsilon,
+        own_budgets or {},
     )
     if experiment.epsilon is None:
-        return ledger if any(method.mechanisms(clock) for clock in clocks) else None
+        noisy = any(method.mechanisms(clock) for clock in clocks)
+        return ledger if noisy or ledger.has_budget else None
     if ledger.view is None:
         first = ledger.gaps["sites"][0]
         raise ConfigError(
@@ -50,6 +65,30 @@ def ledger_of(experiment: Experiment, job: Job, cohort: int) -> Ledger | None:
             value=experiment.epsilon,
         )
     return ledger
+
+
+def policy_of(experiment: Experiment, job: Job, dataset: Dataset) -> PolicyGate | None:
+    """What stands at every client because of the sites' policies; None where there are none."""
+    if not experiment.policy:
+        return None
+    with concerning("policy", experiment.policy):
+        gate = gate_of(read(Path(experiment.policy)), job, dataset.split_names, _shapes(job))
+        for number in sorted({0, experiment.rounds - 1}):
+            clock = Clock(number, experiment.rounds, job.training.epochs)
+            # Whether somebody was revoked is no matter of the method.
+            refuse_nobody(gate, job.method.phases(clock), dataclasses.replace(clock, round=-1))
+    return gate
+
+
+def _shapes(job: Job) -> dict[str, tuple[int, ...]]:
+    """What one row of features looks like behind each stage of the network."""
+    model, x = job.net.model(), torch.zeros(1, *job.federation.shape, dtype=job.net.dtype)
+    found: dict[str, tuple[int, ...]] = {}
+    with torch.no_grad():
+        for number, stage in enumerate(job.net.stages if not job.net.one_piece else ()):
+            x = job.net.apply(model, x, start=number, stop=number + 1, train=False)
+            found[stage] = tuple((x[0] if isinstance(x, tuple) else x).shape[1:])
+    return found
 
 
 @dataclass
@@ -71,7 +110,7 @@ class Bill:
         if records:
             self._look(homes, range(self.ledger.clients))
         for record in records:
-            if record.get(_BUDGET) == self.ledger.budget:  # Whoever was left out under a smaller one need not be now.
+            if record.get(_BUDGET) == self._budget:  # Whoever was left out under a smaller one need not be now.
                 self._left_out |= {failure["client"] for failure in record["failed"] if failure["cause"] == "budget"}
 
     def after_round(self, view: RoundView) -> None:
@@ -80,13 +119,19 @@ class Bill:
         self._left_out |= {failure.client for failure in view.record.failed if failure.cause == "budget"}
         view.record.add(self._shown(view.clock.round + 1))
 
+    @property
+    def _budget(self) -> float | None:
+        """The largest of all clients'; None where one has none."""
+        largest = max(self.ledger.budget_of(client) for client in range(self.ledger.clients))
+        return largest if math.isfinite(largest) else None
+
     def is_spent(self, rounds: int) -> bool:
         """Whether no client can take part in a whole round any more."""
         clients = self.ledger.clients
-        if self.ledger.budget is None or len(self._left_out | self._notes.keys()) < clients:
+        if not self.ledger.has_budget or len(self._left_out | self._notes.keys()) < clients:
             return False
         return all(
-            client in self._left_out or self.ledger.is_at_end(self._notes.get(client, {}), rounds)
+            client in self._left_out or self.ledger.is_at_end(client, self._notes.get(client, {}), rounds)
             for client in range(clients)
         )
 
@@ -95,7 +140,7 @@ class Bill:
         if done < rounds and self.is_spent(done):
             raise BudgetSpent(
                 f"the privacy budget is spent: after round {done} of {rounds} no client can take part without passing "
-                f"epsilon = {self.ledger.budget:g} (delta {self.ledger.delta:g}); the rounds so far are kept: a larger "
+                f"epsilon = {self._budget:g} (delta {self.ledger.delta:g}); the rounds so far are kept: a larger "
                 f"budget goes on from there, as in 'fewfed resume {folder} --epsilon NUMBER'",
                 key="epsilon",
             )
@@ -107,7 +152,7 @@ class Bill:
         return {
             **{f"epsilon_{view}": value for view, value in spent.items()},
             "delta": ledger.delta,
-            "budget": ledger.budget,
+            "budget": self._budget,
             "rdp": {f"epsilon_{view}": self._rdp(view, rounds) for view in VIEWS} if _can_compare() else None,
             "relation": RELATION,
             "noise": _SOURCE[self.protection],
@@ -131,8 +176,8 @@ class Bill:
             most = self._most(view, rounds)
             if most is not None:
                 found[f"epsilon_{view}"] = most
-        if self.ledger.budget is not None:
-            found[_BUDGET] = self.ledger.budget
+        if self._budget is not None:
+            found[_BUDGET] = self._budget
         if "epsilon_server" in found:
             found["epsilon_server_mean"] = sum(self._epsilon.values()) / self.ledger.clients
         return found

@@ -18,6 +18,7 @@ from fewfed.engine.events import Event, Mended
 from fewfed.engine.holdings import Holdings
 from fewfed.engine.homes import Homes, SimulatedHomes
 from fewfed.engine.loop import Observer, RoundView, run_rounds
+from fewfed.engine.provenance import Provenance
 from fewfed.engine.records import PhaseRecord
 from fewfed.runs.budget import Bill, StopAtEnd
 from fewfed.runs.executors import Surroundings, executor_for
@@ -97,6 +98,7 @@ def _run_to_end(
             holdings=holdings,
             server=last.server,
             start=last.done,
+            provenance=Provenance.from_json(last.rows) if last.rows else None,
         )
         scores = final_scores(job, executor, final, experiment.evaluate_clients)
     except BaseException:  # Ctrl-C above all: the rounds that are finished need not be computed again.
@@ -192,7 +194,8 @@ class _Record:
         self._began = now
         # An interrupt may come at any moment: until the assignment, the round before can be gone back to.
         self.folder.append(view.record.as_json())
-        finished = _Finished(view.clock.round + 1, view.server, view.executor.homes, view.holdings)
+        rows = view.provenance.as_json() if view.provenance else {}
+        finished = _Finished(view.clock.round + 1, view.server, view.executor.homes, view.holdings, rows)
         self._finished = finished
         finished.mark()
         if view.clock.last or time.monotonic() - self._saved >= self.every:
@@ -207,7 +210,8 @@ class _Record:
             self._checkpoint(self._finished)
 
     def _checkpoint(self, finished: _Finished) -> None:
-        self.folder.checkpoint(finished.server, finished.rounds, finished.homes.commit(), finished.holdings.as_json())
+        homes, held = finished.homes.commit(), finished.holdings.as_json()
+        self.folder.checkpoint(finished.server, finished.rounds, homes, held, finished.rows)
         self._finished = None
 
 
@@ -219,6 +223,8 @@ class _Finished:
     server: Tree
     homes: Homes
     holdings: Holdings
+    rows: Mapping[str, Any] = field(default_factory=dict)
+    """Whose the rows on the server are."""
     marked: bool = False
 
     def mark(self) -> None:

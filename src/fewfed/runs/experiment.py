@@ -72,6 +72,7 @@ class Experiment(Known):
         None, "privacy budget of a row: nobody takes part in a turn that would pass it; none = no budget", gt=0
     )
     delta: float = setting(1e-5, "of epsilon: the chance that the bound does not hold", gt=0, lt=1)
+    policy: str = setting("", "TOML file of what sites allow to leave them; empty = everything")
     checkpoint_seconds: float = setting(15.0, "least time between two checkpoints", ge=0)
 
     @property
@@ -166,6 +167,10 @@ class Resolved:
         changed = dataclasses.replace(self.experiment, epsilon=epsilon)
         check(changed)
         return dataclasses.replace(self, experiment=changed)
+
+    def with_policy(self, path: str) -> Resolved:
+        """The same with another policy of the sites: it is theirs, and may change while a run goes on."""
+        return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, policy=path))
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -22,6 +22,7 @@ from fewfed.data.splits import BY_CLASS, RELEASED, DirichletOptions, Split, make
 from fewfed.data.validation import hold_back
 from fewfed.engine import asking
 from fewfed.engine.evaluation import refuse_metric
+from fewfed.engine.gate import Gate
 from fewfed.engine.job import Job
 from fewfed.engine.threads import one_thread
 from fewfed.errors import ConfigError, concerning
@@ -29,8 +30,9 @@ from fewfed.network import Network
 from fewfed.phase import Clock
 from fewfed.plan import Plan, Random
 from fewfed.privacy.ledger import Ledger
+from fewfed.privacy.policy import budgets
 from fewfed.runs.blueprint import Blueprint, blueprint_of
-from fewfed.runs.budget import ledger_of
+from fewfed.runs.budget import ledger_of, policy_of
 from fewfed.runs.executors import refuse_unused
 from fewfed.runs.experiment import AUTO, Experiment, Resolved
 from fewfed.runs.first_model import first_model
@@ -118,8 +120,10 @@ def prepare(
         asking.phases(job, Clock(number, experiment.rounds, training.epochs))
     cohort = experiment.cohort_size(len(split))
     refuse_unused(resolved, cohort)
-    ledger = ledger_of(experiment, job, cohort)
-    job = dataclasses.replace(job, gates=(ledger,) if ledger else ())
+    policy = policy_of(experiment, job, dataset)
+    ledger = ledger_of(experiment, job, cohort, budgets(policy) if policy else None)
+    gates: tuple[Gate | None, ...] = (policy, ledger)  # Whoever a policy leaves out is not billed.
+    job = dataclasses.replace(job, gates=tuple(gate for gate in gates if gate is not None))
     manifest = {**manifest_of(dataset, split, held_back, whole.reading), "scaling": scaling.mode}
     inputs = inputs_of(dataset, net, sources)
     note = "; ".join(filter(None, (dataset.note, split.note, scaling.told)))
