@@ -216,6 +216,8 @@ class Method(Exchange):
     """Whether labels must be classes."""
     needs_stages: ClassVar[bool] = False
     """Whether it always looks between the stages of the network, or at one of them, so that there must be several."""
+    no_batchnorm: ClassVar[str] = ""
+    """Why the network must not have BatchNorm; empty where it may."""
     needs_rows_apart: ClassVar[bool] = False
     """Whether it looks at the rows of a batch one by one, so that network and loss must not mix them."""
     neutral: ClassVar[Mapping[str, Any] | None] = None

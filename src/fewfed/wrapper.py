@@ -63,6 +63,10 @@ class Wrapper(Method):
         return self.inner.needs_stages
 
     @property
+    def no_batchnorm(self) -> str:  # type: ignore[override]
+        return self.inner.no_batchnorm
+
+    @property
     def needs_rows_apart(self) -> bool:  # type: ignore[override]
         return self.inner.needs_rows_apart
 

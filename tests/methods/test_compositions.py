@@ -65,13 +65,15 @@ def test_nothing_is_relayed_without_a_relay() -> None:
 
 
 SHORT: Mapping[str, Mapping[str, Any]] = {
+    "central-dp": {"sigma": 0.01},
     "ccvr": {"epochs": 1},
     "fedbr": {"group": 3},
     "fedgen": {"start": 1, "steps": 2, "batch": 8},
     "fedgen-latent": {"steps": 2, "batch": 8},
     "flair": {"init_epochs": 1},
 }
-"""What a method does often, only a few times, and from the second round on what it begins with later; few rows."""
+"""What a method does often, only a few times, and from the second round on what it begins with later; few rows; noise
+that three clients do not drown in."""
 
 WRAPPERS = [name for name, cls in registered().items() if wrapped_field(cls)]
 PERSONAL = ("fedbn", "flair", "flute", "local")
@@ -83,6 +85,7 @@ LABELS = (
 MIXES_LABELS = ("mixup", "manifold-mixup", "moex")
 APART = ("fedfa", "fedfa-anchor", "fedfed", "fedgen-latent", "fedrobust", *MIXES_LABELS)
 """Methods whose loss or steps make no sense for one row of a batch at a time, or that upload what dp hides."""
+CENTRAL = (("central-dp", "mixstyle"), ("mixstyle", "central-dp"))
 
 REFUSED: Mapping[tuple[str, str], str] = {
     **{("sem", name): "keeps models at its clients" for name in PERSONAL},
@@ -102,8 +105,8 @@ REFUSED: Mapping[tuple[str, str], str] = {
     **{(name, "dp"): "cannot be trained on rows one by one" for name in ("fedfa", *MIXES_LABELS)},
     ("dp", "dp"): "clips gradients of rows already",
     ("dp", "feddata"): "trains on other rows than the client's own",
-    ("dp", "fedbn"): "keeps BatchNorm layers .* but network 'mlp' has none",
-    **dict.fromkeys((("dp", "mixstyle"), ("mixstyle", "dp")), "which network 'mlp' has none of"),
+    **{(outer, "fedbn"): "keeps BatchNorm layers .* but network 'mlp' has none" for outer in ("dp", "central-dp")},
+    **dict.fromkeys((("dp", "mixstyle"), ("mixstyle", "dp"), *CENTRAL), "which network 'mlp' has none of"),
 }
 """Every pair that cannot be, and a part of the reason."""
 PAIRS = [(outer, inner) for outer in WRAPPERS for inner in registered() if (outer, inner) not in REFUSED]
@@ -115,7 +118,7 @@ def small_job(spec: str, *names: str) -> Job:
     layers = enumerate(names or (spec,))
     values = {"inner." * depth + key: value for depth, name in layers for key, value in SHORT.get(name, {}).items()}
     chosen = choose(spec, values)
-    net = plain_network() if chosen.method.needs_rows_apart else digits_network()
+    net = plain_network() if chosen.method.no_batchnorm else digits_network()
     return job_of(chosen.method, digits_federation(3, (6, 9, 7)), net=net, training={"batch": 4, **chosen.training})
 
 

@@ -192,7 +192,7 @@ def test_a_wrapper_outside_that_takes_gradients_itself_is_refused() -> None:
 
 
 def test_batchnorm_is_refused_and_another_network_advised() -> None:
-    with pytest.raises(ConfigError, match=r"BatchNorm in network 'digits-cnn'.*GroupNorm"):
+    with pytest.raises(ConfigError, match=r"cannot use BatchNorm, which network 'digits-cnn' has: .*GroupNorm"):
         job_of(DP(FedAvg()), net=digits_network()).check()
 
 

@@ -48,7 +48,7 @@ def digits_network(seed: int = 3) -> Network:
 
 
 def plain_network(seed: int = 3) -> Network:
-    """Without BatchNorm, for methods that look at rows one by one."""
+    """Without BatchNorm, for methods that cannot use it."""
     return networks.build("mlp", (1, 8, 8), 10, seed)
 
 

@@ -63,5 +63,5 @@ def job_for(spec: str, values: Mapping[str, Any] | None = None, clients: Federat
 
 def job_of(method: Method, training: Training, clients: Federation | None = None) -> Job:
     plan = Plan(0, training.batch, training.batch_rule, training.sampling)
-    net = plain_network() if method.needs_rows_apart else digits_network()
+    net = plain_network() if method.no_batchnorm else digits_network()
     return Job(method, net, Classification(10), clients or federation(), training, plan)

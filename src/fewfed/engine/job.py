@@ -47,6 +47,12 @@ class Job:
             )
         if self.method.needs_stages:
             self.net.require_stages(f"method '{self.method.label}'")
+        if self.method.no_batchnorm and self.net.has_batchnorm:
+            raise ConfigError(
+                f"method '{self.method.label}' cannot use BatchNorm, which network '{self.net.name}' has: "
+                f"{self.method.no_batchnorm}; expected a network without, such as the GroupNorm variant NAME-gn of a "
+                "built-in one"
+            )
         self.method.check(self.setup)
         if self.method.needs_rows_apart:
             from fewfed.engine.rows_apart import refuse_mixed_rows  # It runs turns, which are made from jobs.

@@ -16,7 +16,6 @@ from fewfed.engine.threads import one_thread
 from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import ConfigError
 from fewfed.phase import Clock
-from fewfed.torch_private import BatchNorm
 from fewfed.tree import Tree
 
 _CLIENTS, _ROWS, _ROUNDS, _EPOCHS = 2, 40, 2, 2
@@ -24,13 +23,7 @@ _CLIENTS, _ROWS, _ROUNDS, _EPOCHS = 2, 40, 2, 2
 
 
 def refuse_mixed_rows(job: Job) -> None:
-    """Raise `ConfigError` where network or method let rows of a batch depend on each other."""
-    net, label = job.net, job.method.label
-    if any(isinstance(part, BatchNorm) for stage in net.stages for part in net.module(stage).modules()):
-        raise ConfigError(
-            f"method '{label}' looks at rows one by one, but BatchNorm in network '{net.name}' mixes the rows of a "
-            "batch: expected a network without, such as the GroupNorm variant NAME-gn of a built-in one"
-        )
+    """Raise `ConfigError` where a method lets rows of a batch depend on each other."""
     with one_thread():
         _play(dataclasses.replace(job, federation=_made_up(job), gates=()))
 

@@ -55,6 +55,10 @@ class DP(Wrapper):
         return math.isinf(self.clip) and not self.sigma
 
     @property
+    def no_batchnorm(self) -> str:  # type: ignore[override]
+        return "" if self.is_neutral else "it mixes the rows of a batch, and gradients of rows are clipped one by one"
+
+    @property
     def needs_rows_apart(self) -> bool:  # type: ignore[override]
         return not self.is_neutral
 

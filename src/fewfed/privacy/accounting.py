@@ -17,6 +17,9 @@ from fewfed.privacy.gaussian import epsilon_of
 
 Accountant = Literal["pld", "rdp"]
 
+_WHOLE_ORDERS = (*range(2, 64), 80, 96, 128, 192, 256, 512)
+"""Of Rényi divergences of sampled rounds: at others the series of the library may not converge."""
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -54,7 +57,7 @@ def _composed(precision: float, rounds: tuple[Sampled, ...], delta: float, accou
     made = (
         library.pld.PLDAccountant(relation)
         if accountant == "pld"
-        else library.rdp.RdpAccountant(neighboring_relation=relation)
+        else library.rdp.RdpAccountant(list(_WHOLE_ORDERS) if rounds else None, neighboring_relation=relation)
     )
     for one in rounds:
         made.compose(library.PoissonSampledDpEvent(one.rate, library.GaussianDpEvent(one.noise)), one.count)

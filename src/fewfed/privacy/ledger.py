@@ -142,11 +142,12 @@ class Ledger:
     def is_at_end(self, client: int, notes: Tree, rounds: int) -> bool:
         """Whether a client that has released this cannot take part in a whole round once more."""
         budget = self.budget_of(client)
-        if math.isinf(budget) or self.view is None or not notes.get(_LEAST):
+        if math.isinf(budget) or self.view is None:
             return False
         place = VIEWS.index(self.view)
-        next_turn = max(float(costs[place]) for costs in notes[_LEAST].values())
-        return not self._fits(budget, float(notes[self.view].max()) + next_turn, rounds + 1)
+        so_far = float(notes[self.view].max()) if self.view in notes else 0.0
+        next_turn = max((float(costs[place]) for costs in notes.get(_LEAST, {}).values()), default=0.0)
+        return not self._fits(budget, so_far + next_turn, rounds + 1)
 
     def _fits(self, budget: float, precision: float, rounds: int) -> bool:
         """Whether a client that has released so much after some rounds has stayed within its budget."""

@@ -127,12 +127,9 @@ class Bill:
 
     def is_spent(self, rounds: int) -> bool:
         """Whether no client can take part in a whole round any more."""
-        clients = self.ledger.clients
-        if not self.ledger.has_budget or len(self._left_out | self._notes.keys()) < clients:
-            return False
-        return all(
+        return self.ledger.has_budget and all(
             client in self._left_out or self.ledger.is_at_end(client, self._notes.get(client, {}), rounds)
-            for client in range(clients)
+            for client in range(self.ledger.clients)
         )
 
     def refuse_end(self, done: int, rounds: int, folder: Path) -> None:
