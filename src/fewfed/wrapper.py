@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fewfed.data.examples import Examples
 from fewfed.method import Batch, Combined, Context, Differentiate, Exchange, Method, Report, Setup
+from fewfed.network import Network
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Random
 from fewfed.tree import Tree
@@ -126,6 +127,19 @@ class Around(Exchange, Generic[W]):
 
     def origins(self, ctx: Context) -> Tensor:
         return self.phase.does.origins(self.inside(ctx))
+
+    @property
+    def copies(self) -> int:
+        return self.phase.does.copies
+
+    def sends(self, work: Tree, ctx: Context, rows: Tensor) -> Tree:
+        return self.phase.does.sends(work, self.inside(ctx), rows)
+
+    def shares_at(self, net: Network) -> int:
+        return self.phase.does.shares_at(net)
+
+    def decoded(self, arrays: Tree) -> Tree:
+        return self.phase.does.decoded(arrays)
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         """Uploads that the inner phase does not declare are the wrapper's, and not shown to the inner method."""

@@ -16,6 +16,7 @@ from fewfed.method import Batch, Combined, Context, Method, Part, Preset, Report
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts import cuts
 from fewfed.methods.parts.buffer import fixed_rows
+from fewfed.methods.parts.sharing import SendsFeatures
 from fewfed.network import Network
 from fewfed.phase import EQUAL, Clock, Cohort, Combine, Phase, Role, Upload, shared_rows
 from fewfed.plan import Random
@@ -117,29 +118,30 @@ class CCVR(Wrapper):
         return super().predictor(server, {})
 
 
-class Collect(Part[CCVR]):
+class Collect(SendsFeatures, Part[CCVR]):
     """After a round every client uploads features of some rows, or the moments of all."""
 
     def broadcast(self, server: Tree) -> Tree:
         return {"model": self.method.trained(server)}
 
+    def shares_at(self, net: Network) -> int:
+        return self.method.position(net)
+
+    def chosen(self, ctx: Context) -> Tensor:
+        return torch.arange(ctx.size) if self.method.form == "gaussian" else fixed_rows(ctx, self.method.share)
+
+    def presented(self, work: Tree, x: Tensor) -> Tensor:
+        return self.method.presented(work, x)
+
     def end(self, work: Tree, ctx: Context) -> Report:
-        rows = self._rows(ctx)
-        x = self.method.presented(work, ctx.data.x[rows])
-        features = ctx.net.apply(work, x, stop=self.method.position(ctx.net), train=False)
-        labels = ctx.data.y[rows]
+        report = super().end(work, ctx)
         if self.method.form == "features":
-            return Report({"features": features, "labels": labels}, {}, ctx.weight)
-        return Report(moments(flat_features(features), labels, ctx.task.classes), {}, ctx.weight)
+            return report
+        features, labels = flat_features(report.upload["features"]), report.upload["labels"]
+        return report._replace(upload=moments(features, labels, ctx.task.classes))
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         return {**server, "own": combined.values}
-
-    def origins(self, ctx: Context) -> Tensor:
-        return self._rows(ctx).unsqueeze(1)
-
-    def _rows(self, ctx: Context) -> Tensor:
-        return torch.arange(ctx.size) if self.method.form == "gaussian" else fixed_rows(ctx, self.method.share)
 
 
 class Calibrate(Part[CCVR]):

@@ -92,6 +92,6 @@ class FLeaOfficial(FLea):
 class ShareWithRepeats(Share):
     """The rows are drawn with replacement."""
 
-    def origins(self, ctx: Context) -> Tensor:
+    def chosen(self, ctx: Context) -> Tensor:
         count = int(self.method.share * ctx.size)
-        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=True).unsqueeze(1)
+        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=True)
