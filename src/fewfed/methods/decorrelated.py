@@ -31,6 +31,7 @@ class Decorrelated(CutProtection):
 ICDM Workshops 2020"
     )
     neutral = MappingProxyType({"weight": 0.0})
+    computes = False
     another_aim = "it also keeps features unlike their inputs"
 
     weight: float = setting(3.0, "weight of the correlation; FLea's is 3", ge=0)

@@ -40,7 +40,9 @@ class Protection(Wrapper):
 
     family = "defence"
     coded: ClassVar[bool] = False
-    """Whether it sends codes, which only it can read, so that no other defence can compute with them."""
+    """Whether it sends codes, which only it can read."""
+    computes: ClassVar[bool] = True
+    """Whether it computes with the numbers that the inner method sends, which then must not be codes."""
 
     inner: Method = field(default_factory=FLea)
 
@@ -51,7 +53,7 @@ class Protection(Wrapper):
                 f"method '{self.name}' protects rows that clients send, and clients of '{self.inner.label}' send none: "
                 "expected a method around which it has something to do ('fewfed methods' says what leaves a client)"
             )
-        if any(isinstance(layer, Protection) and layer.coded for layer in self.inner.layers):
+        if self.computes and any(isinstance(layer, Protection) and layer.coded for layer in self.inner.layers):
             raise ConfigError(
                 f"method '{self.name}' computes with the rows that '{self.inner.label}' sends, but these are codes: "
                 "expected what makes codes of them outside, around everything else"
