@@ -16,7 +16,7 @@ def encode(rows: Tensor, bits: int, keep: float = 1.0) -> Tree:
     made: Tree = {"form": rows.new_zeros(*rows.shape, 0, dtype=torch.uint8)}
     count = max(1, round(keep * rows.shape[1])) if rows.dim() > 1 else 1
     if rows.dim() > 1 and count < rows.shape[1]:
-        strength = rows.reshape(*rows.shape[:2], -1).square().sum(2)
+        strength = rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:])).square().sum(2)
         channels = strength.topk(count, dim=1).indices.sort(1).values
         made["channels"] = channels.to(torch.int16 if rows.shape[1] < 1 << 15 else torch.int32)
         rows = rows.gather(1, _spread(channels, rows.shape))
@@ -41,7 +41,10 @@ def decode(made: Tree, bits: int) -> Tensor:
     else:
         flat = made["values"]
     rows: Tensor = flat.reshape(held)
-    return rows if channels is None else rows.new_zeros(shape).scatter(1, _spread(channels.long(), shape), rows)
+    if channels is None:
+        return rows
+    known = channels.long().clamp(0, shape[1] - 1)  # They come from a client, and nothing that it sends may end a run.
+    return rows.new_zeros(shape).scatter(1, _spread(known, shape), rows)
 
 
 def packed(codes: Tensor, bits: int) -> Tensor:
