@@ -103,7 +103,7 @@ REFUSED: Mapping[tuple[str, str], str] = {
     **{(outer, inner): "send none" for outer in DEFENCES for inner in registered() if inner not in SENDS_ROWS},
     **{(outer, inner): "send inputs, which no training changes" for outer in AT_CUT for inner in SENDS_INPUTS},
     **{(outer, outer): "does what .* does already" for outer in AT_CUT},
-    **{("grouped", inner): "sends averages already" for inner in (*AVERAGES, "grouped")},
+    **{("grouped", inner): "does not send rows one by one" for inner in (*AVERAGES, "grouped")},
     **{(outer, "quantised"): "these are codes" for outer in DEFENCES if outer != "decorrelated"},
 }
 """Every pair that cannot be, and a part of the reason."""

@@ -80,6 +80,11 @@ def test_a_class_with_fewer_than_k_rows_is_left_out_and_no_group_is_no_failure()
     assert len(done.server["inner"]["labels"]) == 1
 
 
+def test_groups_larger_than_memory_leave_nothing_and_take_none() -> None:
+    packets, _ = sent(job_with("grouped(flea)", {"k": 10**15}))
+    assert [len(packet.arrays["labels"]) for _, _, packet in packets] == [0, 0, 0]
+
+
 def groups_in(job: Job, rounds: int) -> dict[tuple[int, int], set[frozenset[int]]]:
     found = {}
     packets, _ = sent(job, rounds=rounds)

@@ -34,7 +34,7 @@ ICDM Workshops 2020"
     computes = False
     another_aim = "it also keeps features unlike their inputs"
 
-    weight: float = setting(3.0, "weight of the correlation; FLea's is 3", ge=0)
+    weight: float = setting(3.0, "weight of the correlation", ge=0)
     form: Literal["dcor", "trace", "rv"] = setting("dcor", "distance correlation, or a trace form")
     power: Literal[1, 2] = setting(1, "distance correlation R (1) or R² (2)")
 

@@ -41,9 +41,9 @@ IEEE TKDE 2002"
             raise ConfigError(f"method '{self.name}' averages rows of one class: expected a classification task")
         if together := [phase.name for phase in sending(self.inner) if not phase.does.copies]:
             raise ConfigError(
-                f"method '{self.name}' averages what is sent of single rows, but '{self.inner.label}' sends averages "
-                f"already (phase '{together[0]}'): expected a method that sends rows one by one, or a larger group in "
-                "that method's own settings"
+                f"method '{self.name}' averages what is sent of single rows, but in phase '{together[0]}' "
+                f"'{self.inner.label}' does not send rows one by one: expected a method that does, and says so with "
+                "'copies' and 'sends'; one that sends averages by itself has a setting for their size"
             )
 
     @property
@@ -68,10 +68,10 @@ class Average(Around[Grouped]):
 
     def end(self, work: Tree, ctx: Context) -> Report:
         report, groups = super().end(work, ctx), self.groups(ctx)
-        # Where there is no group, one of a single row shows what an average looks like.
-        rows = groups.flatten() if len(groups) else torch.zeros(self.wrapper.k, dtype=torch.long)
-        sent = {name: self._mean(value) for name, value in super().sends(work, ctx, rows).items()}
-        means = {name: value if len(groups) else value[:0] for name, value in sent.items()}
+        # Where there is no group, a single row shows what an average would look like.
+        rows = groups.flatten() if len(groups) else torch.zeros(1, dtype=torch.long)
+        sent = super().sends(work, ctx, rows)
+        means = {name: self._mean(value) if len(groups) else value[:0] for name, value in sent.items()}
         return report._replace(upload={**report.upload, **means})
 
     def origins(self, ctx: Context) -> Tensor:

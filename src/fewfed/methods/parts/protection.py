@@ -103,6 +103,8 @@ class Protected(Around[P]):
 class CutProtection(Protection):
     """Changes training, so that the features at the cut tell less of their inputs."""
 
+    needs_stages = True
+
     cut: str = setting("", "stage whose features are protected; empty = that after which rows are shared")
 
     def check(self, setup: Setup) -> None:
