@@ -63,7 +63,15 @@ Collaborative Inference Systems, CVPR 2025"
         return dataclasses.replace(phase, does=Blurred(self, phase))
 
 
-class Narrow(Guarded[Bottlenecked]):
+class Blurred(Protected[Bottlenecked]):
+    """Features leave with the noise that training knows."""
+
+    def shielded(self, rows: Tree, ctx: Context) -> Tree:
+        noise = self.noise(rows, ctx, "noise of the bottleneck")
+        return {name: value + self.wrapper.noise * noise[name] for name, value in rows.items()}
+
+
+class Narrow(Guarded[Bottlenecked], Blurred):
     """Training with noise at the cut, and with the penalty as one term more."""
 
     def draw(self, random: Random, ctx: Context, size: int) -> Tree:
@@ -89,14 +97,6 @@ class Narrow(Guarded[Bottlenecked]):
 
     def _stage(self, ctx: Context) -> str:
         return ctx.net.stages[self.wrapper.position(ctx.net) - 1]
-
-
-class Blurred(Protected[Bottlenecked]):
-    """Features leave with the noise that training knows."""
-
-    def shielded(self, rows: Tree, ctx: Context) -> Tree:
-        noise = self.noise(rows, ctx, "noise of the bottleneck")
-        return {name: value + self.wrapper.noise * noise[name] for name, value in rows.items()}
 
 
 def class_width(features: Tensor, y: Tensor, classes: int, noise: float) -> Tensor:

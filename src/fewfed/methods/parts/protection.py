@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, TypeVar
@@ -32,6 +31,11 @@ def sending(method: Method) -> tuple[Phase, ...]:
     """The phases in which clients of a method send rows, one of each name."""
     phases = [phase for round in range(_ROUNDS) for phase in method.phases(Clock(round, _ROUNDS, 2))]
     return tuple({phase.name: phase for phase in reversed(phases) if phase.row_uploads}.values())
+
+
+def sends_features(phase: Phase) -> bool:
+    """Whether what clients send of rows in a phase are features."""
+    return bool(phase.row_uploads) and phase.uploads[phase.row_upload].role is Role.FEATURES
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,8 @@ class Protected(Around[P]):
         return self._with_shielded(super().sends(work, ctx, rows), ctx)
 
     def _with_shielded(self, upload: Tree, ctx: Context) -> Tree:
+        if not self.phase.row_uploads:
+            return upload
         return {**upload, **self.shielded({name: upload[name] for name in self.phase.row_uploads}, ctx)}
 
     def noise(self, rows: Tree, ctx: Context, purpose: str) -> Tree:
@@ -134,18 +140,19 @@ class CutProtection(Protection):
     @cached_property
     def source(self) -> Exchange | None:
         """What sends features of rows. Looked for once: steps ask where it takes them."""
-        phases = (phase for phase in sending(self.inner) if phase.uploads[phase.row_upload].role is Role.FEATURES)
-        return next((phase.does for phase in phases), None)
+        return next((phase.does for phase in sending(self.inner) if sends_features(phase)), None)
 
     def around(self, phase: Phase) -> Phase:
-        return self.guarded(phase) if self.acts and phase.trains_predictor else super().around(phase)
+        if not self.acts or not (phase.trains_predictor or sends_features(phase)):
+            return Wrapper.around(self, phase)
+        return self.guarded(phase) if phase.trains_predictor else self.protected(phase)
 
     def guarded(self, phase: Phase) -> Phase:
-        """A phase in which the model that predicts is trained, as it is under this defence."""
+        """A phase in which the model that predicts is trained, as it is under this defence; it may send rows too."""
         raise NotImplementedError
 
     def protected(self, phase: Phase) -> Phase:
-        return dataclasses.replace(phase, does=Around(self, phase))
+        return Wrapper.around(self, phase)
 
 
 C = TypeVar("C", bound=CutProtection)
