@@ -14,7 +14,7 @@ from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.job import Job
 from fewfed.engine.turn import Member, context_of
-from fewfed.errors import ConfigError
+from fewfed.errors import ConfigError, RunError
 from fewfed.methods.registry import choose
 from fewfed.phase import Clock
 from fewfed.privacy.shared_rows import imitated
@@ -83,6 +83,12 @@ def test_a_class_with_fewer_than_k_rows_is_left_out_and_no_group_is_no_failure()
 def test_groups_larger_than_memory_leave_nothing_and_take_none() -> None:
     packets, _ = sent(job_with("grouped(flea)", {"k": 10**15}))
     assert [len(packet.arrays["labels"]) for _, _, packet in packets] == [0, 0, 0]
+
+
+def test_a_method_that_cannot_do_without_rows_says_what_is_missing() -> None:
+    job = job_with("grouped(ccvr(fedavg))", {"k": 1000, "inner.epochs": 1})
+    with pytest.raises(RunError, match="no client sent a row to calibrate with"):
+        sent(job)
 
 
 def groups_in(job: Job, rounds: int) -> dict[tuple[int, int], set[frozenset[int]]]:

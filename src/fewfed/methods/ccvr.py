@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.data.examples import Examples
-from fewfed.errors import ConfigError
+from fewfed.errors import ConfigError, RunError
 from fewfed.losses.features import class_sums, flat_features
 from fewfed.method import Batch, Combined, Context, Method, Part, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
@@ -152,6 +152,10 @@ class Calibrate(Part[CCVR]):
 
     def data(self, ctx: Context) -> Examples:
         if self.method.form == "features":
+            if not len(ctx.shared["labels"]):
+                raise RunError(
+                    "no client sent a row to calibrate with: expected some; a defence may leave out too many"
+                )
             return Examples(ctx.shared["features"], ctx.shared["labels"])
         totals = pooled(ctx.shared["sum"], ctx.shared["outer"], ctx.shared["count"])
         return sampled(totals, self.method.samples, ctx.plan.random(ctx.clock.round, "gaussian", ctx.client), ctx.dtype)
