@@ -21,6 +21,8 @@ from fewfed.privacy.statement import Exchange, Form, Sent, Spans, exchanges_of
 from fewfed.tree import Tree
 
 ROUNDS = 3
+AROUND = ("sem(flea)", "ccvr(flea)", "fedfa(scaffold)")
+"""Wrappers around methods with more than one phase, or state."""
 
 
 @dataclass
@@ -118,7 +120,7 @@ def check_received(crossed: Crossed, exchange: Exchange) -> Iterator[Form]:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("spec", numbers_apart())
+@pytest.mark.parametrize("spec", [*numbers_apart(), *AROUND])
 def test_what_crosses_is_what_the_statement_says(spec: str) -> None:
     job = job_for(spec)
     statement: Mapping[str, Exchange] = {each.name: each for each in exchanges_of(job, ROUNDS)}

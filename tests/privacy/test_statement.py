@@ -277,6 +277,12 @@ def test_what_cannot_be_tried_out_is_said_and_taken_for_the_worst() -> None:
 NAMED = {"method": "x", "preset": "paper", "network": "net", "data": "digits", "split": "iid", "fewfed": "0"}
 
 
+def test_what_stand_ins_do_not_send_is_not_taken_for_harmless() -> None:
+    sent = sent_of(job_for("fedmix", {"group": 1000}), "setup", "mean_x")
+    assert sent.reaches is None
+    assert "nothing in it that could be followed" in sent.unknown
+
+
 def test_bytes_are_those_of_the_arrays_and_participations_those_to_be_expected() -> None:
     job = job_of(Pool(), Training(epochs=1), digits_federation(10, [4, 6, 8, 10, 12, 14, 16, 18, 20, 30]))
     statement = statement_of(job, about_of(job, ROUNDS, 4, **NAMED))

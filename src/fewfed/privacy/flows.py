@@ -33,11 +33,13 @@ from fewfed.tree import Tree
 
 HORIZON = 12
 """Rounds that are played from the one on in which an upload is changed."""
-_PLAYERS = 4
+_PLAYERS = 3
 _WATCHED = 0
 """The client one of whose uploads is changed. It takes no part in the rounds after that."""
 _STRENGTHS = (0.01, 2.0, 100.0, -0.99)
 """How much an upload is changed, in its own size."""
+_LARGE = 4_000_000
+"""Bytes of a packet whose uploads are changed more only where a smaller change shows nothing: that is no rank."""
 _SETTLED = 2
 """From this round on, what clients hand over looks alike, and is made once."""
 
@@ -126,7 +128,10 @@ class Plays:
             if (passed.clock.round, passed.phase.name) == (watched.round, watched.phase)
         )
         found = [_followed(self.job, base, start, watched, _STRENGTHS[0])]
+        large = tree.nbytes(base[start].packets[_WATCHED].arrays) > _LARGE
         for strength in _STRENGTHS[1:]:
+            if large and found[-1].reaches:
+                break
             with contextlib.suppress(RunError):
                 found.append(_followed(self.job, base, start, watched, strength))
         return _joined(found)
@@ -142,7 +147,7 @@ def _play(job: Job, clocks: Iterable[Clock], watched: int) -> Iterator[Passed]:
     players = list(range(min(_PLAYERS, len(job.federation))))
     server, first = asking.server_init(job), asking.client_init(job)
     states: dict[int, Tree] = {}
-    alike: dict[tuple[Any, ...], dict[int, Packet]] = {}
+    alike: dict[tuple[Any, ...], dict[int, tuple[Packet, Tree]]] = {}
     for clock in clocks:
         drawn = players if clock.round <= watched else (players[1:] or players)
         for phase in asking.phases(job, clock):
@@ -151,15 +156,15 @@ def _play(job: Job, clocks: Iterable[Clock], watched: int) -> Iterator[Passed]:
             personal = {client: asking.personal(job.method, phase, server, client) for client in members}
             held = {client: states.get(client, first) for client in members}
             key = (phase.name, *phase.uploads, *members)
-            packets = alike.get(key, {})
-            if not packets:
-                for client in members:
-                    member = Member(client, personal[client], held[client])
-                    packets[client], state = _handed_over(job, phase, clock, shared, member)
-                    if phase.keeps_state:
-                        states[client] = state
-                if clock.round >= _SETTLED:
-                    alike[key] = packets
+            results = alike.get(key) or {
+                client: _handed_over(job, phase, clock, shared, Member(client, personal[client], held[client]))
+                for client in members
+            }
+            if clock.round >= _SETTLED:
+                alike[key] = results
+            if phase.keeps_state:
+                states |= {client: state for client, (_, state) in results.items()}
+            packets = {client: packet for client, (packet, _) in results.items()}
             after = asking.absorb(job.method, phase, server, _combined(job, phase, packets))
             yield Passed(clock, phase, server, shared, personal, held, packets, after)
             server = after
@@ -200,6 +205,9 @@ def _combined(job: Job, phase: Phase, packets: Mapping[int, Packet]) -> Combined
 def _followed(job: Job, base: list[Passed], start: int, watched: Watched, strength: float) -> Flow:
     origin = base[start]
     changed = _changed(job, origin.phase, origin.packets[_WATCHED], [watched.name], 77 + watched.round, strength)
+    if _equal({"": changed.arrays[watched.name]}, {"": origin.packets[_WATCHED].arrays[watched.name]}):
+        rows = len(job.federation.examples(_WATCHED))
+        raise RunError(f"a stand-in with {rows} rows sends nothing in it that could be followed")
     packets = {**origin.packets, _WATCHED: changed}
     server = asking.absorb(job.method, origin.phase, origin.before, _combined(job, origin.phase, packets))
     sent = _Sent(origin.phase.uploads[watched.name], {watched.name: changed.arrays[watched.name]})

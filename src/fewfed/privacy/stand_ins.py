@@ -21,17 +21,17 @@ _CLASSES = 3
 """Classes of a stand-in's rows: few, so that it has several rows of each."""
 
 
-def with_stand_ins(job: Job) -> Job:
+def with_stand_ins(job: Job, rows: int = ROWS) -> Job:
     """The same job with as many clients, none of whom has a row of anybody."""
     shape = tuple(job.federation.shape)
 
     def make(client: int) -> Examples:
         random = torch.Generator().manual_seed(client)
-        x = torch.randn(ROWS, *shape, generator=random, dtype=torch.float64).to(job.net.dtype)
-        return Examples(x, _labels(job, ROWS, random))
+        x = torch.randn(rows, *shape, generator=random, dtype=torch.float64).to(job.net.dtype)
+        return Examples(x, _labels(job, rows, random))
 
     test = Examples(torch.zeros(1, *shape, dtype=job.net.dtype), job.task.blank_labels(1, shape))
-    federation = GeneratedFederation(len(job.federation), make, test, job.task.classes, ROWS)
+    federation = GeneratedFederation(len(job.federation), make, test, job.task.classes, rows)
     return dataclasses.replace(job, federation=federation)
 
 
@@ -50,14 +50,15 @@ def varied(upload: Upload, value: Tree, outputs: int, seed: int, strength: float
 
 
 def _varied(leaf: Tensor, role: Role, outputs: int, random: torch.Generator, strength: float) -> Tensor:
-    drawn = torch.rand(leaf.shape, generator=random, dtype=torch.float64)
+    single = leaf.dtype is torch.float32  # Large networks have many of them.
+    drawn = torch.rand(leaf.shape, generator=random, dtype=torch.float32 if single else torch.float64)
     if leaf.dtype is torch.bool:
         return drawn < 0.5
     if leaf.is_floating_point():
         if role is Role.LABELS and outputs and leaf.dim() > 1:  # Shares of classes stay such.
             return leaf.roll(1 + int(3 * torch.rand((), generator=random)), dims=1)
         drawn = drawn if role in _NEVER_NEGATIVE else 2 * drawn - 1
-        return (leaf.double() * (1 + strength * drawn) + 0.1 * abs(strength) * drawn).to(leaf.dtype)
+        return (leaf.to(drawn.dtype) * (1 + strength * drawn) + 0.1 * abs(strength) * drawn).to(leaf.dtype)
     if role is Role.LABELS and outputs > 1:
         return ((leaf + 1 + (drawn * (outputs - 1)).long()) % outputs).to(leaf.dtype)
     return leaf + 1 + int(5 * torch.rand((), generator=random))

@@ -31,6 +31,8 @@ from fewfed.privacy.stand_ins import with_stand_ins
 
 Spans = tuple[tuple[int, int], ...]
 """Rounds, counted from 1, as first and last of each stretch."""
+_FEW = 8
+"""Rows of a stand-in that takes a turn only for the names of its metrics."""
 _MOST_SIZES = 10_000
 """Clients whose sizes are looked at: some federations make the rows of a client to count them."""
 
@@ -230,9 +232,9 @@ def about_of(job: Job, rounds: int, cohort: int, **named: str) -> About:
 def statement_of(job: Job, about: About, scaling: str = "none", measuring: Job | None = None) -> Statement:
     """The statement of a run; `measuring`: the exchange before it in which sites measure their inputs together."""
     before = () if measuring is None else exchanges_of(measuring, 1)
-    exchanges = exchanges_of(job, about.rounds)
-    phases = tuple(phase for phase in _occurring(job, about.rounds).values() if not is_inside(phase.phase))
-    attacks = _attacks(tuple(each.phase for each in phases))
+    occurring = _occurring(job, about.rounds)
+    exchanges = _exchanges(job, about.rounds, occurring)
+    attacks = _attacks(tuple(each.phase for each in occurring.values() if not is_inside(each.phase)))
     return Statement(about, scaling, before, exchanges, _never((*before, *exchanges)), attacks)
 
 
@@ -257,8 +259,11 @@ def _never(exchanges: Sequence[Exchange]) -> tuple[str, ...]:
 
 def exchanges_of(job: Job, rounds: int) -> tuple[Exchange, ...]:
     """Every phase of a run, with all that crosses in it."""
+    return _exchanges(job, rounds, _occurring(job, rounds))
+
+
+def _exchanges(job: Job, rounds: int, occurring: Mapping[str, _Occurring]) -> tuple[Exchange, ...]:
     with one_thread():
-        occurring = _occurring(job, rounds)
         stand_ins = with_stand_ins(job)
         plays = Plays(stand_ins, rounds)
         try:
@@ -372,7 +377,9 @@ def _header(job: Job, name: str, phase: Phase, passed: Sequence[Passed], why: st
         client = max(one.personal)
         member = Member(client, one.personal[client], one.states[client])
         short = dataclasses.replace(one.phase, epochs=min(1, one.phase.epochs))
-        found = run_turn(job, short, one.clock, one.shared, member)
+        found = run_turn(with_stand_ins(job, _FEW), short, one.clock, one.shared, member)
+        if not isinstance(found, Finished):  # So few rows may not be enough for it.
+            found = run_turn(job, short, one.clock, one.shared, member)
         if isinstance(found, Finished):
             metrics |= dict.fromkeys(found.packet.metrics)
         else:
