@@ -413,7 +413,17 @@ def test_weights_that_tell_nothing(tmp_path: Path) -> None:
     assert "can be read off its weight" not in text
     alone = plain(statement_of(job, about_of(job, 3, 1, **NAMED)))
     assert "With one site a round the mean is that site's value." in alone
-    assert "are sent it as it is in the next round" in alone
+    assert "are sent it, or what the server makes of it alone, in the next round" in alone
+
+
+def test_one_place_for_all_rows_is_called_that() -> None:
+    job = job_for("single")
+    statement = statement_of(job, about_of(job, 3, 4, **NAMED))
+    assert statement.as_json()["bytes_up"] is None
+    text = plain(statement)
+    assert "All rows of all sites, inputs and labels, are in one place." in text
+    assert "How much is sent" not in text
+    assert "Nothing is held back." in text
 
 
 def test_attacks_are_named_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,9 @@ class Statement:
         return {
             **dataclasses.asdict(self),
             "pools_rows": self.pools_rows,
-            "bytes_up": {
+            "bytes_up": None
+            if self.pools_rows
+            else {
                 name: {
                     "rows": rows,
                     "a_round": self.once(rows),

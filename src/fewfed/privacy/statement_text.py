@@ -108,7 +108,7 @@ def _sections(statement: Statement) -> list[_Section]:
         _Section("Before the first round", (_SCALING[statement.scaling],)),
         *(_exchange(each, about, "Before the first round") for each in statement.before),
         *(_exchange(each, about, _when(each.rounds, about.rounds)) for each in statement.exchanges),
-        _amounts(statement),
+        *([] if statement.pools_rows else [_amounts(statement)]),
         _not_sent(statement),
         _protection(statement),
     ]
@@ -118,7 +118,7 @@ def _run(about: About) -> _Section:
     drawn = (
         f"All {about.sites} sites take part in each of {about.rounds} rounds"
         if about.cohort == about.sites
-        else f"Of {about.sites} sites, {about.cohort} are drawn for each of {about.rounds} rounds: a site takes part "
+        else f"Of {about.sites} sites, {about.cohort} {'is' if about.cohort == 1 else 'are'} drawn for each of {about.rounds} rounds: a site takes part "
         f"in a round with a chance of {_percent(about.chance)}"
     )
     return _Section(
@@ -148,7 +148,7 @@ def _exchange(each: Exchange, about: About, when: str) -> _Section:
     if each.members == "server":
         return _Section(title, ("This runs inside the server, on what it was sent before: nothing leaves a site.",))
     who = "All sites take part." if each.members == "all" or about.cohort == about.sites else (
-        f"{about.cohort} of {about.sites} sites take part."
+        f"{about.cohort} of {about.sites} sites take{'s' if about.cohort == 1 else ''} part."
     )  # fmt: skip
     does = "They train on their rows." if each.trains else "They compute what they send from their rows."
     state = (
@@ -206,11 +206,12 @@ def _others(sent: Sent, takes_part: int) -> str:
         return f"what they are sent of it could not be found out ({sent.unknown}): take it that they are sent it."
     if not sent.reaches:
         return "are sent nothing of it, nor of what the server makes of it, as far as a rehearsal shows."
-    alone = takes_part == 1 and not sent.seen_raw
+    mixed = "something that the server makes of it and of what others sent"
+    if takes_part == 1:
+        mixed = "it, or what the server makes of it alone,"
     groups: dict[tuple[str, str], list[str]] = {}
     for reach in sent.reaches:
-        raw = reach.as_it_is or alone
-        what = "it as it is" if raw else "something that the server makes of it and of what others sent"
+        what = "it as it is" if reach.as_it_is else mixed
         to = ", one of them each" if reach.alone else ""
         place = f"'{reach.entry}' of {reach.phase}{to}"
         groups.setdefault((what, _later(reach.first, reach.last)), []).append(place)
