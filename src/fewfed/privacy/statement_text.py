@@ -115,10 +115,11 @@ def _sections(statement: Statement) -> list[_Section]:
 
 
 def _run(about: About) -> _Section:
+    drawn_are = "1 is" if about.cohort == 1 else f"{about.cohort} are"
     drawn = (
         f"All {about.sites} sites take part in each of {about.rounds} rounds"
         if about.cohort == about.sites
-        else f"Of {about.sites} sites, {about.cohort} {'is' if about.cohort == 1 else 'are'} drawn for each of {about.rounds} rounds: a site takes part "
+        else f"Of {about.sites} sites, {drawn_are} drawn for each of {about.rounds} rounds: a site takes part "
         f"in a round with a chance of {_percent(about.chance)}"
     )
     return _Section(
