@@ -4,7 +4,7 @@ from fewfed.data.examples import Dataset, Examples
 from fewfed.errors import FewfedError
 from fewfed.method import Method
 from fewfed.network import Network
-from fewfed.runs.api import compare, resume, run, show, tune
+from fewfed.runs.api import compare, explain, resume, run, show, tune
 from fewfed.runs.experiment import Experiment
 from fewfed.runs.results import Result
 from fewfed.trained.loading import load
@@ -24,6 +24,7 @@ __all__ = [
     "Training",
     "__version__",
     "compare",
+    "explain",
     "load",
     "resume",
     "run",

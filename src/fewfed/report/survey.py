@@ -23,7 +23,7 @@ from fewfed.methods.registry import choose
 from fewfed.metric import METRICS as KNOWN
 from fewfed.metric import metric_of
 from fewfed.report.rendering import printable
-from fewfed.runs.experiment import Experiment
+from fewfed.runs.experiment import RECORDS, Experiment
 from fewfed.runs.folder import CONFIG, METRICS, RESULT, SPLIT
 from fewfed.runs.results import Summary
 from fewfed.runs.seals import CHAIN, DIGEST, MOST_BYTES, parsed, read_sealed, unlinked
@@ -37,7 +37,7 @@ _DEEPEST = 6
 """Folders below one that is named in which runs are looked for."""
 _SHOWN_APART = ("data", "split", "rounds", "seed")
 """Fields of an experiment that every table has a column for."""
-_WITHOUT_EFFECT = ("executor", "checkpoint_seconds", "most_bytes", "most_ratio")
+_WITHOUT_EFFECT = ("executor", "checkpoint_seconds", "most_bytes", "most_ratio", *RECORDS)
 """Fields that say how something is computed, not what."""
 _DIGITS = 8
 

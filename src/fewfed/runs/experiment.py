@@ -26,6 +26,8 @@ USUAL_SPLIT, USUAL_CLIENTS, USUAL_COHORT = "qua:2", 50, 0.1
 """Where nobody says otherwise and the data has no sites of its own."""
 FEW_SITES = 20
 """So many sites all take part in every round unless somebody says otherwise."""
+RECORDS = ("record", "record_rounds", "record_clients", "record_mb")
+"""Settings that only say what is written down of a run: they change nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,10 @@ class Experiment(Known):
     evaluate_clients: int = setting(20, "clients whose own models are scored where each has one; 0 = all", ge=0)
     metric: str = setting("accuracy", "what is compared: accuracy, balanced_accuracy, macro_f1, auc, loss, dice ...")
     checkpoint_seconds: float = setting(15.0, "least time between two checkpoints", ge=0)
+    record: Literal["none", "packets"] = setting("none", "what is kept of all that is sent: packets, as they are")
+    record_rounds: str = setting("tenths", "of which rounds: 1,10,last, 3-7, all; tenths = first, last, every tenth")
+    record_clients: str = setting("all", "of which clients: 0,3,10-19; all = those that take part in these rounds")
+    record_mb: float = setting(256.0, "most megabytes of packets; what comes after that is left out", gt=0, le=1e9)
 
     @property
     def is_settled(self) -> bool:
@@ -122,11 +128,12 @@ class Resolved:
 
     @property
     def identity(self) -> Resolved:
-        """What is computed, whoever computes it: without the executor, those of its options that only save time, and
-        limits on what data may take."""
+        """What is computed, whoever computes it: without the executor, those of its options that only save time, limits
+        on what data may take, and what is written down of it beside."""
         essential = {name: _essential(plugin(name), given) for name, given in self.executors.items()}
         executors = {name: given for name, given in essential.items() if given}
-        experiment = dataclasses.replace(self.experiment, executor="auto")
+        usual = {name: getattr(Experiment(), name) for name in ("executor", *RECORDS)}
+        experiment = dataclasses.replace(self.experiment, **usual)
         options = self.options.without_limits()
         return dataclasses.replace(self, experiment=experiment, executors=executors, options=options)
 
