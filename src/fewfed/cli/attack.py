@@ -75,8 +75,11 @@ def _tell(found: Attacked, place: Path) -> None:
     for threat in dict.fromkeys(one.threat for one in found.findings if one.measures):
         whose = dict.fromkeys(_name(one) for one in found.findings if one.threat == threat and one.measures)
         say(f"{', '.join(whose)}: {threat.who}; sees {threat.sees}; holds {threat.holds}")
-    for note in dict.fromkeys(one.note for one in found.findings if one.measures and one.note):
-        say(f"note: {note}")
+    told = [one for one in found.findings if one.measures and one.note]
+    for one in told:
+        say(f"{_name(one)}: {one.note.splitlines()[0]}")
+    for line in dict.fromkeys(line for one in told for line in one.note.splitlines()[1:]):
+        say(line)
     for one in found.findings:
         if not one.measures:
             say(f"{_name(one)}, round {one.round}, phase '{one.phase}': {one.note or 'nothing was measured'}")

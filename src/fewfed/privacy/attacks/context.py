@@ -1,4 +1,4 @@
-"""FLea's test of context (spec 2.6, Fig. 9d): how many examples does it take to see a mark in what is sent?"""
+"""The test of context of Xia et al., KDD 2024: how many examples it takes to see a mark in what is sent."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Context:
         shape = tuple(case.held.x.shape[1:])
         sent_shape, (sent, raw) = _marked(case, exchanged)
         variants: dict[str, tuple[str, Callable[[_Part, tuple[int, ...]], Tensor]]] = {
-            "classifier": ("the classifier of FLea's paper, without activations", _by_network),
+            "classifier": ("the classifier of Xia et al. 2024, without activations", _by_network),
             "ridge": ("ridge regression onto the two kinds", _by_ridge),
         }
         found = []
@@ -138,7 +138,7 @@ def _by_network(part: _Part, shape: tuple[int, ...]) -> Tensor:
 
 
 def classifier(shape: tuple[int, ...]) -> nn.Module:
-    """FLea's classifier (spec 2.6): three convolutions and a linear layer without activations; four linear layers where
+    """The published classifier: three convolutions and a linear layer without activations; four linear layers where
     there are no places."""
     if not decoders.is_plane(shape):
         inputs = int(torch.Size(shape).numel())

@@ -42,7 +42,7 @@ def network(name: str, make: Callable[[], nn.Module], seed: int) -> Network:
 
 
 def minimal(sent: Shape, shape: Shape) -> nn.Module:
-    """The decoder of FLea's paper (spec 2.5), without activations: a linear map of few parameters.
+    """The published decoder (Xia et al. 2024), without activations: a linear map of few parameters.
 
     Published for features with as many places as the input has. Where they have fewer, the plane is doubled more often,
     and brought to the input's size at the end; where either has no places, it is one linear layer.

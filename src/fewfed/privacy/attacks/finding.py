@@ -52,6 +52,7 @@ class Finding:
     phase: str
     measures: tuple[Measure, ...]
     note: str = ""
+    """Further sentences, one a line."""
     picture: bytes = b""
     """A PNG file, where there is something to look at."""
 

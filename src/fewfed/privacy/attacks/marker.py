@@ -8,7 +8,7 @@ from torch import Tensor
 from fewfed.privacy.attacks.decoders import is_picture
 
 _SIDE, _FROM, _OF = 5, 2, 32
-"""FLea's marker: pixels 2 to 6 of both sides, on pictures of 32 pixels; larger ones have it as it is."""
+"""The published mark: pixels 2 to 6 of both sides, on pictures of 32 pixels; larger ones have it as it is."""
 
 
 def why_unmarked(shape: tuple[int, ...]) -> str:

@@ -25,14 +25,14 @@ from fewfed.privacy.attacks.rebuilders import TOLD, ridge_of, seen
 from fewfed.privacy.fitting import descend
 from fewfed.tree import Tree
 
-_EXPLAINED = 0.05
-"""The least part of what is sent that a stage must explain."""
+_SURE = 4.0
+"""Standard errors by which a stage must explain a row better than it explains another one."""
 _ROWS = 200
-_STEPS_ON_HOST, _STEPS_ON_GPU = 150, 1000
+_STEPS_ON_HOST, _STEPS_ON_GPU, _LEAST_STEPS = 150, 1000, 100
 _RANK = 1024
 _LOOSE = 0.05
 """The part of the prior's variance that is alike in all directions: rows of the attacker are few."""
-_SMOOTH = 0.1
+_SMOOTH, _RATE = 0.1, 0.07
 _QUIET = 1e-4
 """The least noise, as a part of the variance of what is sent: below it, rounding and the search decide."""
 _AT_ONCE = 64
@@ -52,36 +52,52 @@ class ByOptimisation:
         sending = sending_of(known)
         if sending is None:
             return "what is sent is explained by no stage of the network: there is nothing to search through"
-        prior = Prior.of(flat(known.rows.x, known.device))
-        start = prior.coordinates(ridge_of(known.learn, known.held)(seen(known.victims, known.labels)))
-        steps = int(known.case.effort * (_STEPS_ON_GPU if known.device.type == "cuda" else _STEPS_ON_HOST))
+        classes = Classes.of(known)
+        prior = Prior.of(classes.rest)
+        expected = classes.expected(known.labels, len(known.victims))
+        start = prior.coordinates(ridge_of(known.learn, known.held)(seen(known.victims, known.labels)) - expected)
+        usual = _STEPS_ON_GPU if known.device.type == "cuda" else _STEPS_ON_HOST
+        steps = max(_LEAST_STEPS, int(known.case.effort * usual))
         found = []
         for first in range(0, len(start), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
             tell(f"rows {first + 1} to {first + len(start[part])} of {len(start)}")
-            found.append(self._searched(known, sending, prior, start[part], known.victims[part], steps))
+            search = _Search(known, sending, prior, expected[part], known.victims[part])
+            found.append(search.found_from(start[part], steps))
         return torch.cat(found)
 
-    def _searched(
-        self, known: Known, sending: Sending, prior: Prior, start: Tensor, sent: Tensor, steps: int
-    ) -> Tensor:
+
+@dataclass(frozen=True)
+class _Search:
+    """For the inputs behind some rows."""
+
+    known: Known
+    sending: Sending
+    prior: Prior
+    expected: Tensor
+    sent: Tensor
+
+    def found_from(self, start: Tensor, steps: int) -> Tensor:
         """The mean of the `behind` inputs that together explain each row best. They begin a little apart, since equal
         ones would stay equal."""
-        behind, rows = known.learn.behind, len(start)
-        random = torch.Generator().manual_seed(known.case.seed)
+        behind, rows = self.known.learn.behind, len(start)
+        random = torch.Generator().manual_seed(self.known.case.seed)
         apart = torch.randn(rows, behind, start.shape[1], generator=random).to(start)
         begin = start[:, None] + (0.5 * apart if behind > 1 else 0)
-        smooth = _Smooth.of(known) if is_picture(known.shape) else None
+        smooth = _Smooth.of(self.known) if is_picture(self.known.shape) else None
 
         def surprise(coordinates: Tensor) -> Tensor:
-            inputs = prior.inputs(coordinates.flatten(0, 1))
-            features = sending(inputs.reshape(-1, *known.shape)).reshape(rows, behind, -1).mean(1)
-            likelihood: Tensor = (features - sent).square().sum() / (2 * sending.noise)
+            inputs = self._inputs(coordinates)
+            features = self.sending(inputs.reshape(-1, *self.known.shape)).reshape(rows, behind, -1).mean(1)
+            likelihood: Tensor = (features - self.sent).square().sum() / (2 * self.sending.noise)
             total = likelihood + coordinates.square().sum() / 2
             return total if smooth is None else total + smooth(inputs)
 
-        found = descend(surprise, begin, steps=steps, lr=0.05)
-        return prior.inputs(found.flatten(0, 1)).reshape(rows, behind, -1).mean(1)
+        return self._inputs(descend(surprise, begin, steps=steps, lr=_RATE)).mean(1)
+
+    def _inputs(self, coordinates: Tensor) -> Tensor:
+        apart = self.prior.inputs(coordinates.flatten(0, 1)).reshape(*coordinates.shape[:2], -1)
+        return self.expected[:, None] + apart
 
 
 @dataclass(frozen=True)
@@ -94,7 +110,8 @@ class Sending:
     gain: float
     noise: float
     """The variance of what is left."""
-    explained: float
+    surely: float
+    """Standard errors by which it explains a row better than another one."""
 
     def __call__(self, inputs: Tensor) -> Tensor:
         found: Tensor = self.net.apply(self.model, inputs, stop=self.stop, train=False)
@@ -119,11 +136,16 @@ def sending_of(known: Known) -> Sending | None:
         each = found.reshape(*x.shape[:2], -1)
         features = (each * weight[..., None]).sum(1)
         gain = float((features * sent).sum() / features.square().sum().clamp(min=1e-12))
-        noise = float((sent - gain * features).square().mean())
-        explained = 1 - noise / max(spread, 1e-12)
-        if best is None or explained > best.explained:
-            best = Sending(case.job.net, model, stop, gain, max(noise, _QUIET * spread), explained)
-    return best if best is not None and best.explained >= _EXPLAINED else None
+        noise = max(float((sent - gain * features).square().mean()), _QUIET * spread)
+        if best is None or noise < best.noise:
+            best = Sending(case.job.net, model, stop, gain, noise, _surely(gain * features, sent))
+    return best if best is not None and best.surely >= _SURE else None
+
+
+def _surely(features: Tensor, sent: Tensor) -> float:
+    """Standard errors by which rows are nearer to their own features than to those of the next row."""
+    nearer = (sent - features.roll(1, 0)).square().mean(1) - (sent - features).square().mean(1)
+    return float(nearer.mean() / (nearer.std() / len(nearer) ** 0.5).clamp(min=1e-12))
 
 
 def _places(broadcast: Mapping[str, Any], net: Network) -> Iterator[tuple[Tree, int]]:
@@ -150,34 +172,57 @@ def _nodes(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Prior:
-    """A normal distribution of inputs, as coordinates that are independent with deviation 1."""
+class Classes:
+    """The mean input of each class, where labels are sent, and what is left of the attacker's rows without it."""
 
-    mean: Tensor
+    means: Tensor
+    """The last is that of all classes."""
+    rest: Tensor
+
+    @classmethod
+    def of(cls, known: Known) -> Classes:
+        x, y = flat(known.rows.x, known.device), known.rows.y.to(known.device)
+        whole, count = x.mean(0), known.case.job.task.classes
+        if known.labels is None or not count:
+            return cls(whole[None], x - whole)
+        means = torch.stack([x[y == label].mean(0) if bool((y == label).any()) else whole for label in range(count)])
+        return cls(torch.cat([means, whole[None]]), x - means[y])
+
+    def expected(self, labels: Tensor | None, rows: int) -> Tensor:
+        """The mean input of each row's class, or of its classes where it has shares of several."""
+        if labels is None or len(self.means) == 1:
+            return self.means[-1].expand(rows, -1)
+        if labels.is_floating_point():
+            return labels.to(self.means).reshape(rows, -1) @ self.means[:-1]
+        return self.means[labels]
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A normal distribution around 0 of what inputs differ by, as coordinates that are independent with deviation 1."""
+
     axes: Tensor
     """Directions in which rows differ, with their deviations."""
     loose: float
 
     @classmethod
     def of(cls, rows: Tensor) -> Prior:
-        mean = rows.mean(0)
-        _, sizes, axes = torch.linalg.svd((rows - mean).double(), full_matrices=False)
+        _, sizes, axes = torch.linalg.svd(rows.double(), full_matrices=False)
         rank = min(_RANK, len(sizes))
         deviations = sizes[:rank] / max(1, len(rows) - 1) ** 0.5
         variance = float(deviations.square().sum()) / rows.shape[1]
         scaled = (1 - _LOOSE) ** 0.5 * deviations[:, None] * axes[:rank]
         small = rows.shape[1] <= _MOST_COLUMNS
-        return cls(mean, scaled.to(rows.dtype), max(_LOOSE * variance, 1e-12) ** 0.5 if small else 0.0)
+        return cls(scaled.to(rows.dtype), max(_LOOSE * variance, 1e-12) ** 0.5 if small else 0.0)
 
     def inputs(self, coordinates: Tensor) -> Tensor:
         along, anywhere = coordinates[:, : len(self.axes)], coordinates[:, len(self.axes) :]
-        found = self.mean + along @ self.axes
+        found = along @ self.axes
         return found + self.loose * anywhere if self.loose else found
 
     def coordinates(self, inputs: Tensor) -> Tensor:
         """The most probable coordinates of some inputs; of the nearest ones where no coordinates give them."""
-        centred = (inputs - self.mean).double()
-        axes = self.axes.double()
+        centred, axes = inputs.double(), self.axes.double()
         if not self.loose:
             return (centred @ (axes / axes.square().sum(1, keepdim=True).clamp(min=1e-12)).T).to(inputs)
         eye = torch.eye(inputs.shape[1], dtype=axes.dtype, device=axes.device)

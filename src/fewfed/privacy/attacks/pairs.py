@@ -31,6 +31,9 @@ class Pairs:
     labels: Tensor | None
     behind: int
     """How many rows are behind each."""
+    origins: Tensor
+    """Their numbers in `rows`, -1 where there are fewer."""
+    rows: Tensor
 
     def __len__(self) -> int:
         return len(self.sent)
@@ -38,13 +41,19 @@ class Pairs:
     def part(self, most: int) -> Pairs:
         """The first of them."""
         labels = None if self.labels is None else self.labels[:most]
-        return Pairs(self.sent[:most], self.inputs[:most], labels, self.behind)
+        return Pairs(self.sent[:most], self.inputs[:most], labels, self.behind, self.origins[:most], self.rows)
 
     @classmethod
     def of(cls, rows: SharedRows, device: torch.device) -> Pairs:
+        rows = SharedRows(
+            rows.sent.to(device),
+            None if rows.labels is None else rows.labels.to(device),
+            rows.origins.to(device),
+            rows.rows.to(device),
+        )
         behind = max(1, round(float(rows.present.sum(1).double().mean()))) if len(rows) else 1
-        labels = None if rows.labels is None else rows.labels.to(device)
-        return cls(flat(rows.sent, device), flat(rows.sources, device), labels, behind)
+        own = flat(rows.rows.x, device)
+        return cls(flat(rows.sent, device), flat(rows.sources, device), rows.labels, behind, rows.origins, own)
 
 
 @dataclass(frozen=True)

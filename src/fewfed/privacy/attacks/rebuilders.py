@@ -63,10 +63,10 @@ class ByRidge:
 
 @dataclass(frozen=True)
 class ByMinimalDecoder:
-    """The decoder of FLea's paper, trained until it gets no better on rows held out."""
+    """The published decoder, trained until it gets no better on rows held out."""
 
     name: str = "decoder"
-    what: str = "the linear decoder of FLea's paper"
+    what: str = "the linear decoder of Xia et al. 2024"
     threat: Threat = TOLD
 
     def rebuild(self, known: Known, tell: Tell) -> Tensor:

@@ -15,6 +15,7 @@ from fewfed.privacy.attacks.attack import Tell
 from fewfed.privacy.attacks.case import Case, Exchanged, some
 from fewfed.privacy.attacks.decoders import is_picture
 from fewfed.privacy.attacks.finding import Finding, Measure
+from fewfed.privacy.attacks.matching import Likeness
 from fewfed.privacy.attacks.optimised import ByOptimisation
 from fewfed.privacy.attacks.pairs import Known, flat, known_of
 from fewfed.privacy.attacks.rebuilders import ByConvolutions, ByMinimalDecoder, ByRidge, Rebuilder
@@ -67,8 +68,8 @@ class Reconstruct:
                 one.threat,
                 exchanged.round,
                 exchanged.phase,
-                truth.measures(found.inputs, least),
-                f"{one.what}; {len(known.learn)} pairs to learn from; {entropy.ESTIMATOR}",
+                truth.measures(found, least),
+                f"{one.what}; {len(known.learn)} pairs to learn from\n{entropy.ESTIMATOR}",
                 truth.picture(found.inputs),
             )
             for one, found in tried
@@ -84,13 +85,15 @@ class Reconstruct:
         if isinstance(rebuilt, str):
             return rebuilt
         rebuilt = rebuilt.clamp(float(known.rows.x.min()), float(known.rows.x.max()))
-        return _Rebuilt(rebuilt[:sites], rebuilt[sites:] - own.inputs)
+        likeness = Likeness.of(rebuilt[sites:], own.origins, own.rows)
+        return _Rebuilt(rebuilt[:sites], rebuilt[sites:] - own.inputs, likeness)
 
 
 class _Rebuilt(NamedTuple):
     inputs: Tensor
     errors: Tensor
     """On rows held out."""
+    likeness: Likeness
 
 
 def _least_error(tried: list[_Rebuilt], truth: _Truth) -> entropy.Bound | None:
@@ -149,21 +152,30 @@ class _Truth:
             most=float(own.max()),
         )
 
-    def measures(self, rebuilt: Tensor, bound: entropy.Bound | None) -> tuple[Measure, ...]:
+    def measures(self, found: _Rebuilt, bound: entropy.Bound | None) -> tuple[Measure, ...]:
+        """Whatever can be said of a reconstruction."""
+        return (*self._sources(found), *self._errors(found.inputs, bound))
+
+    def _sources(self, found: _Rebuilt) -> list[Measure]:
+        """Whether the row behind a reconstruction is found among all: the nearest, or the likeliest."""
+        chance, every = similarity.chance_of(self.origins, len(self.candidates)), (self.candidates, self.origins)
+        ways = {
+            f"re-identified among {len(self.candidates)}, the nearest": similarity.re_identified,
+            f"re-identified among {len(self.candidates)}, the likeliest": found.likeness.re_identified,
+        }
+        measures = []
+        for words, finds in ways.items():
+            hits, raw = finds(found.inputs, *every), similarity.re_identified(self.first, *every)
+            low, high = intervals.of_share(int(hits.sum()), len(hits))
+            share, without = float(hits.double().mean()), float(raw.double().mean())
+            measures.append(Measure(words, share, low, high, len(hits), chance, without))
+        return measures
+
+    def _errors(self, rebuilt: Tensor, bound: entropy.Bound | None) -> list[Measure]:
         guess = self.guess.expand_as(self.sources)
         errors, guessed = (similarity.squared_errors(each, self.sources) for each in (rebuilt, guess))
         rows, none = len(errors), torch.zeros_like(errors)
-        hits = similarity.re_identified(rebuilt, self.candidates, self.origins)
-        raw_hits = similarity.re_identified(self.first, self.candidates, self.origins)
         found = [
-            Measure(
-                f"re-identified among {len(self.candidates)}, top 1",
-                float(hits.double().mean()),
-                *intervals.of_share(int(hits.sum()), rows),
-                rows,
-                chance=similarity.chance_of(self.origins, len(self.candidates)),
-                raw=float(raw_hits.double().mean()),
-            ),
             Measure("R2", *_explained(errors, guessed), rows, chance=0.0, raw=_explained(none, guessed)[0]),
             _mean("mean squared error", errors, guessed, none, larger_leaks=False),
         ]
@@ -176,7 +188,7 @@ class _Truth:
             alike = [similarity.ssim(each, planes[2], peak) for each in planes]
             loud = [similarity.psnr(each, peak) for each in (errors, guessed, none)]
             found += [_mean("PSNR in dB, at most 100", *loud), _mean("SSIM", *alike)]
-        return tuple(found)
+        return found
 
     def picture(self, rebuilt: Tensor) -> bytes:
         """Originals above reconstructions; none where inputs are no pictures."""

@@ -61,5 +61,5 @@ def re_identified(rebuilt: Tensor, candidates: Tensor, origins: Tensor) -> Tenso
 
 def chance_of(origins: Tensor, candidates: int) -> float:
     """The share that guessing any candidate re-identifies."""
-    sources = torch.tensor([len({int(one) for one in row if one >= 0}) for row in origins], dtype=torch.double)
+    sources = torch.tensor([len({one for one in row if one >= 0}) for row in origins.tolist()], dtype=torch.double)
     return float(sources.mean()) / candidates

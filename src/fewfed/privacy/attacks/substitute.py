@@ -56,9 +56,9 @@ class BySubstitute:
         epochs = max(1, round(steps * _BATCH / len(rows)))
         model = fit(net, rows, Alike(), epochs=epochs, batch=_BATCH, lr=2e-3, seed=seed, device=device, tell=tell)
         features = answers(net, model, own)
-        cut = max(1, len(own) // 5)
+        cut, number = max(1, len(own) // 5), torch.arange(len(own), device=device)
         held, learn = (
-            Pairs(features[part], own[part], None if like is None else labels[part], 1)
+            Pairs(features[part], own[part], None if like is None else labels[part], 1, number[part, None], own)
             for part in (slice(0, cut), slice(cut, None))
         )
         apart = replace(known, victims=wanted, labels=known.labels if like is not None else None)
