@@ -50,14 +50,21 @@ def minimal(sent: Shape, shape: Shape) -> nn.Module:
     if not (is_plane(sent) and is_plane(shape)):
         return nn.Linear(math.prod(sent), math.prod(shape))
     width = _PAPERS_WIDTH
-    doublings = 1 + max(0, math.ceil(math.log2(max(shape[1] / sent[1], shape[2] / sent[2]))))
-    layers: list[nn.Module] = [nn.Unflatten(1, sent), nn.Conv2d(sent[0], width, 1)]
-    layers += [nn.ConvTranspose2d(width, width, 3, 2, 1, output_padding=1) for _ in range(doublings)]
+    layers: list[nn.Module] = [nn.Unflatten(1, sent), nn.Conv2d(sent[0], width, 1), _growing(width, (2, 2))]
+    size = list(sent[1:])
+    while any(side < wanted for side, wanted in zip(size, shape[1:], strict=True)):
+        strides = [2 if side < wanted else 1 for side, wanted in zip(size, shape[1:], strict=True)]
+        layers.append(_growing(width, (strides[0], strides[1])))
+        size = [side * stride for side, stride in zip(size, strides, strict=True)]
     layers += [nn.Conv2d(width, width, 3, 2, 1), nn.Conv2d(width, shape[0], 1)]
-    factor = 2 ** (doublings - 1)
-    if (sent[1] * factor, sent[2] * factor) != shape[1:]:
+    if tuple(size) != shape[1:]:
         layers.append(nn.Upsample(shape[1:], mode="bilinear"))
     return nn.Sequential(*layers, nn.Flatten())
+
+
+def _growing(width: int, stride: tuple[int, int]) -> nn.Module:
+    """A transposed convolution that makes a plane so many times as long and wide."""
+    return nn.ConvTranspose2d(width, width, 3, stride, 1, output_padding=(stride[0] - 1, stride[1] - 1))
 
 
 class Refiner(nn.Module):

@@ -36,8 +36,6 @@ _SMOOTH, _RATE = 0.1, 0.07
 _QUIET = 1e-4
 """The least noise, as a part of the variance of what is sent: below it, rounding and the search decide."""
 _AT_ONCE = 64
-_MOST_COLUMNS = 4096
-"""Longer inputs are looked for along the directions in which the attacker's rows differ, and nowhere else."""
 
 
 @dataclass(frozen=True)
@@ -212,21 +210,17 @@ class Prior:
         deviations = sizes[:rank] / max(1, len(rows) - 1) ** 0.5
         variance = float(deviations.square().sum()) / rows.shape[1]
         scaled = (1 - _LOOSE) ** 0.5 * deviations[:, None] * axes[:rank]
-        small = rows.shape[1] <= _MOST_COLUMNS
-        return cls(scaled.to(rows.dtype), max(_LOOSE * variance, 1e-12) ** 0.5 if small else 0.0)
+        return cls(scaled.to(rows.dtype), max(_LOOSE * variance, 1e-12) ** 0.5)
 
     def inputs(self, coordinates: Tensor) -> Tensor:
         along, anywhere = coordinates[:, : len(self.axes)], coordinates[:, len(self.axes) :]
-        found = along @ self.axes
-        return found + self.loose * anywhere if self.loose else found
+        return along @ self.axes + self.loose * anywhere
 
     def coordinates(self, inputs: Tensor) -> Tensor:
-        """The most probable coordinates of some inputs; of the nearest ones where no coordinates give them."""
-        centred, axes = inputs.double(), self.axes.double()
-        if not self.loose:
-            return (centred @ (axes / axes.square().sum(1, keepdim=True).clamp(min=1e-12)).T).to(inputs)
-        eye = torch.eye(inputs.shape[1], dtype=axes.dtype, device=axes.device)
-        across = torch.linalg.solve(axes.T @ axes + self.loose**2 * eye, centred.T).T
+        """The most probable coordinates of some inputs."""
+        x, axes, loose = inputs.double(), self.axes.double(), self.loose**2
+        variances = axes.square().sum(1)  # Axes are at right angles: the inverse of their covariance is had from these.
+        across = (x - (x @ axes.T / (variances + loose)) @ axes) / loose
         return torch.cat([across @ axes.T, self.loose * across], 1).to(inputs)
 
 

@@ -5,6 +5,7 @@ They are made by the method's own code with what was broadcast in the recorded r
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -86,7 +87,7 @@ class Known:
 
 def flat(values: Tensor, device: torch.device | str) -> Tensor:
     """One row of single-precision numbers for each, whatever was sent."""
-    return values.detach().to(device=device, dtype=torch.float32).reshape(len(values), -1)
+    return values.detach().to(device=device, dtype=torch.float32).reshape(len(values), math.prod(values.shape[1:]))
 
 
 def known_of(case: Case, exchanged: Exchanged, victims: SharedRows) -> Known:

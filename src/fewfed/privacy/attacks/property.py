@@ -38,7 +38,7 @@ class Property:
         if not case.with_rows():
             return "in no recorded round did a site send rows, or features of rows, one by one"
         if not any(_enough(case, one) for one in case.with_rows()):
-            return f"in no recorded round were there two sites that sent at least {_LEAST} rows each"
+            return f"in no recorded round were there two sites that sent at least {_LEAST} rows each, not all of one origin"
         return ""
 
     def findings(self, case: Case, tell: Tell) -> list[Finding]:
@@ -50,7 +50,7 @@ class Property:
         return found
 
     def _of(self, case: Case, exchanged: Exchanged) -> list[Finding]:
-        sites = [one for one in case.of_sites(exchanged).values() if len(one) >= _LEAST]
+        sites = _sites(case, exchanged)
         rows = _Rows.of(case, sites)
         chance = rows.largest / len(rows.site)
         labels = [] if rows.labels is None else [rows.labels]
@@ -78,7 +78,13 @@ class Property:
 
 
 def _enough(case: Case, exchanged: Exchanged) -> bool:
-    return sum(len(one) >= _LEAST for one in case.of_sites(exchanged).values()) >= 2
+    return len(_sites(case, exchanged)) >= 2
+
+
+def _sites(case: Case, exchanged: Exchanged) -> list[SharedRows]:
+    """The rows of each site that sent enough of them, not all of one origin."""
+    found = case.of_sites(exchanged).values()
+    return [one for one in found if len(one) >= _LEAST and len(set(_groups(one.origins).tolist())) >= _FOLDS]
 
 
 @dataclass(frozen=True)
@@ -107,14 +113,14 @@ class _Rows:
             torch.cat([flat(one.sources, device) for one in sites]),
             torch.cat(alone) if alone[0].shape[1] else None,
             torch.arange(len(sites)).repeat_interleave(torch.tensor(sizes)),
-            torch.cat([first + _groups(one.origins.cpu()) for one, first in zip(sites, firsts, strict=False)]),
+            torch.cat([first + _groups(one.origins) for one, first in zip(sites, firsts, strict=False)]),
             max(sizes),
         )
 
 
 def _groups(origins: Tensor) -> Tensor:
     """Rows that share a source get the same number."""
-    found = torch.arange(len(origins))
+    origins, found = origins.cpu(), torch.arange(len(origins))
     for row in torch.unique(origins).tolist():
         if row >= 0:
             together = (origins == row).any(1)
