@@ -38,7 +38,7 @@ class Property:
         if not case.with_rows():
             return "in no recorded round did a site send rows, or features of rows, one by one"
         if not any(_enough(case, one) for one in case.with_rows()):
-            return f"in no recorded round were there two sites that sent at least {_LEAST} rows each, not all of one origin"
+            return f"in no recorded round did two sites send at least {_LEAST} rows each that are not all of one origin"
         return ""
 
     def findings(self, case: Case, tell: Tell) -> list[Finding]:
