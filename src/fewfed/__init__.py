@@ -4,6 +4,7 @@ from fewfed.data.examples import Dataset, Examples
 from fewfed.errors import FewfedError
 from fewfed.method import Method
 from fewfed.network import Network
+from fewfed.privacy.door import attack
 from fewfed.runs.api import compare, explain, resume, run, show, tune
 from fewfed.runs.experiment import Experiment
 from fewfed.runs.results import Result
@@ -23,6 +24,7 @@ __all__ = [
     "TrainedModel",
     "Training",
     "__version__",
+    "attack",
     "compare",
     "explain",
     "load",

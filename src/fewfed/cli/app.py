@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fewfed.cli.attack import attack
 from fewfed.cli.check import check
 from fewfed.cli.compare import compare
 from fewfed.cli.data import data_app
@@ -38,6 +39,7 @@ app.command()(show)
 app.command("predict")(show_predictions)
 app.command("export")(export_model)
 app.command("verify")(show_verdict)
+app.command()(attack)
 app.command("methods")(show_methods)
 app.command()(check)
 app.command("split")(show_split)
