@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fewfed import tree
-from fewfed.data.examples import Examples
 from fewfed.phase import Phase, Role
 from fewfed.privacy.attacks import intervals
 from fewfed.privacy.attacks.case import Case, Exchanged
@@ -95,15 +94,21 @@ def _one_step(case: Case, exchanged: Exchanged) -> list[tuple[str, str, Reading]
         return []
     found = {}
     for step in steps:
-        likely = _probability(case, step.start, case.held, step.rows)
+        likely = usual_probability(case, step.start, step.rows)
         counts = label_counts(step.gradient[bias], likely, step.rows)
         found[step.client] = Guess(counts > 0, counts.double() / counts.sum())
-    return [("gradient of the last bias, one step", "rows of the same kind that nobody trained on", found)]
+    return [
+        (
+            "gradient of the last bias, one step",
+            "rows of the same kind that nobody trained on, how many rows a batch has",
+            found,
+        )
+    ]
 
 
-def _probability(case: Case, model: Tree, rows: Examples, batch: int) -> Tensor:
+def usual_probability(case: Case, model: Tree, batch: int) -> Tensor:
     """What the model the clients begin with thinks of other rows, on average, in batches like theirs."""
-    random = torch.Generator().manual_seed(case.seed)
+    rows, random = case.held, torch.Generator().manual_seed(case.seed)
     found = []
     with torch.no_grad():
         for _ in range(_DRAWS):
