@@ -114,6 +114,8 @@ class Setup:
     clients: int
     shape: tuple[int, ...]
     training: Training = field(default_factory=Training)
+    rows_public: bool = False
+    """Whether everybody may see the clients' rows, so that a method may share what is as good as they are."""
 
     @property
     def dtype(self) -> torch.dtype:

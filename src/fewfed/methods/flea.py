@@ -50,7 +50,7 @@ class FLea(FedAvg):
     bn_refresh: bool = setting(False, "an unmixed forward each step, so that BatchNorm sees unmixed features too")
 
     def check(self, setup: Setup) -> None:
-        cuts.check(setup.net, self.cut, self.name)
+        cuts.check(setup, self.cut, self.name, shares=self.share > 0)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         rows = shared_rows(self.share, features=cuts.role_at(self.cut), labels=Role.LABELS)
@@ -67,7 +67,7 @@ class FLea(FedAvg):
         return {**drawn, "row": row, "lam": random.beta(self.beta, len(row))}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        cut = cuts.position(ctx.net, self.cut)
+        cut = cuts.position(ctx, self.cut)
         features, target = ctx.net.apply(work, batch.x, stop=cut), one_hot(batch.y, ctx.task.classes)
         relation = dependence(batch.x, features, self.decorrelation, self.power)
         mixing = "row" in batch.drawn
@@ -88,7 +88,7 @@ class Share(Part[FLea]):
     """After averaging, the round's clients upload features of their chosen rows: the next round's buffer."""
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        rows, cut = ctx.data.rows(self.origins(ctx).flatten()), cuts.position(ctx.net, self.method.cut)
+        rows, cut = ctx.data.rows(self.origins(ctx).flatten()), cuts.position(ctx, self.method.cut)
         features = ctx.net.apply(work, rows.x, stop=cut, train=False)
         return Report({"features": features, "labels": rows.y}, {}, ctx.weight)
 

@@ -37,8 +37,8 @@ _DEEPEST = 6
 """Folders below one that is named in which runs are looked for."""
 _SHOWN_APART = ("data", "split", "rounds", "seed")
 """Fields of an experiment that every table has a column for."""
-_WITHOUT_EFFECT = ("executor", "checkpoint_seconds", "most_bytes", "most_ratio")
-"""Fields that say how something is computed, not what."""
+_WITHOUT_EFFECT = ("executor", "checkpoint_seconds", "most_bytes", "most_ratio", "rows_public", "leak")
+"""Fields that say how something is computed, what is allowed or what is measured beside; not what is computed."""
 _DIGITS = 8
 
 
