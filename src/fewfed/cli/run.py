@@ -18,6 +18,7 @@ from fewfed.data.reading import Reading
 from fewfed.errors import ConfigError, DataError
 from fewfed.methods.registry import label_of
 from fewfed.metric import metric_of
+from fewfed.report.leak import sentence
 from fewfed.report.progress import RoundProgress
 from fewfed.runs.api import resume as resume_run
 from fewfed.runs.config_file import ConfigFile
@@ -91,6 +92,8 @@ def _tell(result: Result, as_json: bool, reading: Reading | None = None) -> None
         f"{result.bytes['up'] / 1e6:.1f} MB up, {result.bytes['down'] / 1e6:.1f} MB down, {result.steps} steps, "
         f"{result.seconds:.1f} s; folder {result.folder}"
     )
+    if result.leak:
+        say(sentence(result.leak))
     if result.note:
         say(f"data: {result.note}")
     if result.failed:

@@ -19,6 +19,7 @@ from fewfed.engine.holdings import Holdings
 from fewfed.engine.homes import Homes, SimulatedHomes
 from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.engine.records import PhaseRecord
+from fewfed.privacy.leak import MeasureLeak
 from fewfed.runs.executors import Surroundings, executor_for
 from fewfed.runs.final_scores import final_scores
 from fewfed.runs.folder import CONFIG, RunFolder, held
@@ -80,12 +81,13 @@ def _run_to_end(
     evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients, experiment.metric)
     record = _Record(folder, experiment.checkpoint_seconds)
     holdings = Holdings.from_json(last.held)
+    leak = [MeasureLeak()] if experiment.leak else []
     told: list[Event] = [Mended(what) for what in mended]
     try:
         final = run_rounds(
             job,
             executor,
-            [_Before(prepared.scaling.exchange), _Tell(told), evaluate, *observers, record],
+            [_Before(prepared.scaling.exchange), _Tell(told), evaluate, *leak, *observers, record],
             rounds=experiment.rounds,
             cohort=prepared.cohort,
             holdings=holdings,
