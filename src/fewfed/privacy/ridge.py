@@ -7,6 +7,8 @@ from torch import Tensor
 
 _STRENGTHS = (1e-10, 1e-5, 1e-3, 1e-2, 1e-1, 1.0)
 """Regularisation, as a part of the mean of the Gram matrix's diagonal."""
+_LEAST_VARIANCE = 0.01
+"""Features of less than this part of the mean variance are not scaled up to the others."""
 _DIRECTIONS = 16
 """Wide targets are looked at in so many random directions while the regularisation is chosen."""
 
@@ -20,8 +22,10 @@ class Ridge:
         self._dtype = torch.float32 if dual else torch.float64
         sent, source = sent.to(self._dtype), source.double()
         self._mean, self._centre = sent.mean(0), source.mean(0)
-        deviation = (sent - self._mean).square().mean(0).sqrt()
-        self._scale = torch.where(deviation > 0, deviation, 1.0)
+        variance = (sent - self._mean).square().mean(0)
+        # A feature that hardly ever differs from zero must not become the largest where it does.
+        least = (_LEAST_VARIANCE * variance.mean()).clamp(min=torch.finfo(self._dtype).tiny)
+        self._scale = variance.clamp(min=least).sqrt()
         z, target = self._scaled(sent), source - self._centre
         self._rows = z if dual else None
         held, aim = len(z) // 3, _narrowed(target)

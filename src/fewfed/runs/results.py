@@ -180,7 +180,7 @@ def summarise(records: Sequence[dict[str, Any]], metric: str = "accuracy") -> di
         "steps": sum(record["steps"] for record in records),
         "seconds": sum(record["seconds"] for record in records),
         "failed": sum(len(record["failed"]) for record in records),
-        "leak": last_leak(records),
+        **({} if (leak := last_leak(records)) is None else {"leak": leak}),
     }
 
 
