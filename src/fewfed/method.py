@@ -114,6 +114,8 @@ class Setup:
     clients: int
     shape: tuple[int, ...]
     training: Training = field(default_factory=Training)
+    rows_public: bool = False
+    """Whether everybody may see the clients' rows, so that a method may share what is as good as they are."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -186,7 +188,7 @@ class Exchange:
         that of the rows the method chooses, and a defence may ask for others."""
         return {}
 
-    def shares_at(self, net: Network) -> int:
+    def shares_at(self, known: Setup | Context) -> int:
         """How many stages rows pass whose features `end` uploads; 0 where it uploads none."""
         return 0
 

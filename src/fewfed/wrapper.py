@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fewfed.data.examples import Examples
 from fewfed.method import Batch, Combined, Context, Differentiate, Exchange, Method, Report, Setup
-from fewfed.network import Network
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Random
 from fewfed.tree import Tree
@@ -135,8 +134,8 @@ class Around(Exchange, Generic[W]):
     def sends(self, work: Tree, ctx: Context, rows: Tensor) -> Tree:
         return self.phase.does.sends(work, self.inside(ctx), rows)
 
-    def shares_at(self, net: Network) -> int:
-        return self.phase.does.shares_at(net)
+    def shares_at(self, known: Setup | Context) -> int:
+        return self.phase.does.shares_at(known)
 
     def decoded(self, arrays: Tree) -> Tree:
         return self.phase.does.decoded(arrays)

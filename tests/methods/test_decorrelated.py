@@ -60,7 +60,7 @@ def test_around_a_method_without_its_own_term_it_is_that_term() -> None:
 def test_the_cut_is_where_the_inner_method_shares(spec: str, values: dict[str, str], stop: int) -> None:
     method = choose(spec, values).method
     assert isinstance(method, Decorrelated)
-    assert method.position(digits_network()) == stop
+    assert method.position(job_of(method).setup) == stop
 
 
 def test_it_lowers_what_features_tell_of_inputs() -> None:

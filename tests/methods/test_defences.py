@@ -12,14 +12,13 @@ from packets import sent
 from fewfed.engine.executors.cuda.executor import Device
 from fewfed.engine.executors.cuda.options import Options
 from fewfed.errors import ConfigError
-from fewfed.method import Combined, Context, Method, Report
+from fewfed.method import Combined, Context, Method, Report, Setup
 from fewfed.methods.bottlenecked import Bottlenecked
 from fewfed.methods.decorrelated import Decorrelated
 from fewfed.methods.grouped import Grouped
 from fewfed.methods.noised import Noised
 from fewfed.methods.quantised import Quantised
 from fewfed.methods.registry import choose
-from fewfed.network import Network
 from fewfed.phase import MODEL, Clock, Phase, Role, shared_rows
 from fewfed.tree import Tree
 from support import digits_federation, job_of, run
@@ -35,7 +34,7 @@ class AtOnce(Method):
         rows = shared_rows(1.0, features=Role.FEATURES, labels=Role.LABELS)
         return (Phase("train", self, clock.epochs, {**MODEL, **rows}),)
 
-    def shares_at(self, net: Network) -> int:
+    def shares_at(self, known: Setup | Context) -> int:
         return 1
 
     def end(self, work: Tree, ctx: Context) -> Report:

@@ -20,6 +20,7 @@ from fewfed.methods.registry import label_of
 from fewfed.metric import metric_of
 from fewfed.privacy.record import FOLDER as PACKETS
 from fewfed.privacy.record import Record
+from fewfed.report.leak import sentence
 from fewfed.report.progress import RoundProgress
 from fewfed.runs.api import resume as resume_run
 from fewfed.runs.config_file import ConfigFile
@@ -93,6 +94,8 @@ def _tell(result: Result, as_json: bool, reading: Reading | None = None) -> None
         f"{result.bytes['up'] / 1e6:.1f} MB up, {result.bytes['down'] / 1e6:.1f} MB down, {result.steps} steps, "
         f"{result.seconds:.1f} s; folder {result.folder}"
     )
+    if result.leak:
+        say(sentence(result.leak))
     if result.note:
         say(f"data: {result.note}")
     _tell_record(Path(result.folder))

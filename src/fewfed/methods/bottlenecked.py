@@ -96,7 +96,7 @@ class Narrow(Guarded[Bottlenecked], Blurred):
         return super().gradient(differentiate, work, ctx, inner_batch(batch))
 
     def _stage(self, ctx: Context) -> str:
-        return ctx.net.stages[self.wrapper.position(ctx.net) - 1]
+        return ctx.net.stages[self.wrapper.position(ctx) - 1]
 
 
 def class_width(features: Tensor, y: Tensor, classes: int, noise: float) -> Tensor:

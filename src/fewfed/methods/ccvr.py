@@ -17,7 +17,6 @@ from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts import cuts
 from fewfed.methods.parts.buffer import fixed_rows
 from fewfed.methods.parts.sharing import SendsFeatures
-from fewfed.network import Network
 from fewfed.phase import EQUAL, Clock, Cohort, Combine, Phase, Role, Upload, shared_rows
 from fewfed.plan import Random
 from fewfed.settings import setting
@@ -84,12 +83,14 @@ class CCVR(Wrapper):
             raise ConfigError(f"'{self.inner.label}' calibrates already: wrap it in 'ccvr' once")
         if self.form == "gaussian" and not setup.task.classes:
             raise ConfigError("method 'ccvr' samples features of each class: expected a classification task")
-        if self.form == "gaussian" and self.position(setup.net) != setup.net.penultimate:
+        if self.form == "gaussian" and self.position(setup) != setup.net.penultimate:
             raise ConfigError(f"cut '{self.cut}': form 'gaussian' retrains the last stage only; leave cut empty")
         if not self.train and not self.epochs:
             raise ConfigError("method 'ccvr': with train = false and epochs = 0 there is nothing to do")
-        if self.position(setup.net) == len(setup.net.stages):
+        if self.position(setup) == len(setup.net.stages):
             raise ConfigError(f"cut '{self.cut}' leaves nothing to retrain: expected a stage before the last")
+        if self.form == "features" and self.epochs:
+            cuts.refuse_affine(setup, self.position(setup), self.name)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         before = super().phases(clock) if self.train else ()
@@ -109,9 +110,9 @@ class CCVR(Wrapper):
         model: Tree = server["own"].get("calibrated") or super().predictor(server, state)
         return model
 
-    def position(self, net: Network) -> int:
+    def position(self, known: Setup | Context) -> int:
         """Stages before the cut."""
-        return cuts.position(net, self.cut) if self.cut else net.penultimate
+        return cuts.position(known, self.cut) if self.cut else known.net.penultimate
 
     def trained(self, server: Tree) -> Tree:
         """The inner method's model, which is calibrated anew each time."""
@@ -124,8 +125,8 @@ class Collect(SendsFeatures, Part[CCVR]):
     def broadcast(self, server: Tree) -> Tree:
         return {"model": self.method.trained(server)}
 
-    def shares_at(self, net: Network) -> int:
-        return self.method.position(net)
+    def shares_at(self, known: Setup | Context) -> int:
+        return self.method.position(known)
 
     def chosen(self, ctx: Context) -> Tensor:
         return torch.arange(ctx.size) if self.method.form == "gaussian" else fixed_rows(ctx, self.method.share)
@@ -161,14 +162,14 @@ class Calibrate(Part[CCVR]):
         return sampled(totals, self.method.samples, ctx.plan.random(ctx.clock.round, "gaussian", ctx.client), ctx.dtype)
 
     def begin(self, ctx: Context) -> Tree:
-        after = ctx.net.stages[self.method.position(ctx.net) :]
+        after = ctx.net.stages[self.method.position(ctx) :]
         return {
             part: tree.clone({name: value for name, value in leaves.items() if name.split(".")[0] in after})
             for part, leaves in ctx.shared["model"].items()
         }
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        output = ctx.net.apply(work, batch.x, start=self.method.position(ctx.net))
+        output = ctx.net.apply(work, batch.x, start=self.method.position(ctx))
         return {"retrain": ctx.task.loss(output, batch.y)}
 
     def end(self, work: Tree, ctx: Context) -> Report:

@@ -13,7 +13,6 @@ from fewfed.methods.parts import cuts
 from fewfed.methods.parts.buffer import fixed_rows, mixed_with_buffer, model_and_buffer, with_history
 from fewfed.methods.parts.sharing import SendsFeatures
 from fewfed.methods.parts.watched import LOGGED, correlations, last_epoch
-from fewfed.network import Network
 from fewfed.phase import Clock, Phase, Role, shared_rows
 from fewfed.plan import Random
 from fewfed.settings import setting
@@ -52,7 +51,7 @@ class FLea(FedAvg):
     bn_refresh: bool = setting(False, "an unmixed forward each step, so that BatchNorm sees unmixed features too")
 
     def check(self, setup: Setup) -> None:
-        cuts.check(setup.net, self.cut, self.name)
+        cuts.check(setup, self.cut, self.name, shares=self.share > 0)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         rows = shared_rows(self.share, features=cuts.role_at(self.cut), labels=Role.LABELS)
@@ -69,7 +68,7 @@ class FLea(FedAvg):
         return {**drawn, "row": row, "lam": random.beta(self.beta, len(row))}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        cut = cuts.position(ctx.net, self.cut)
+        cut = cuts.position(ctx, self.cut)
         features, target = ctx.net.apply(work, batch.x, stop=cut), one_hot(batch.y, ctx.task.classes)
         relation = dependence(batch.x, features, self.decorrelation, self.power)
         mixing = "row" in batch.drawn
@@ -89,8 +88,8 @@ class FLea(FedAvg):
 class Share(SendsFeatures, Part[FLea]):
     """After averaging, the round's clients upload features of their chosen rows: the next round's buffer."""
 
-    def shares_at(self, net: Network) -> int:
-        return cuts.position(net, self.method.cut)
+    def shares_at(self, known: Setup | Context) -> int:
+        return cuts.position(known, self.method.cut)
 
     def chosen(self, ctx: Context) -> Tensor:
         return fixed_rows(ctx, self.method.share)

@@ -66,7 +66,7 @@ class FLeaOfficial(FLea):
         return {"lambda2": lambda2, **super().draw(random, ctx, size)}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        cut = cuts.position(ctx.net, self.cut)
+        cut = cuts.position(ctx, self.cut)
         features = ctx.net.apply(work, batch.x, stop=cut)
         relation = released_distance_correlation(batch.x, features)
         output = ctx.net.apply(work, batch.x)

@@ -70,6 +70,10 @@ class Experiment(Known):
     evaluate_every: int = setting(1, "rounds between evaluations; the last round always is", ge=1)
     evaluate_clients: int = setting(20, "clients whose own models are scored where each has one; 0 = all", ge=0)
     metric: str = setting("accuracy", "what is compared: accuracy, balanced_accuracy, macro_f1, auc, loss, dice ...")
+    rows_public: bool = setting(
+        False, "rows may be seen by everybody: lets a method share them as they are, or what is as good as they are"
+    )
+    leak: bool = setting(True, "measure what can be reconstructed of rows that are shared, every tenth of the run")
     checkpoint_seconds: float = setting(15.0, "least time between two checkpoints", ge=0)
     record: Literal["none", "packets"] = setting("none", "what is kept of all that is sent: packets, as they are")
     record_rounds: str = setting("tenths", "of which rounds: 1,10,last, 3-7, all; tenths = first, last, every tenth")
@@ -129,10 +133,10 @@ class Resolved:
     @property
     def identity(self) -> Resolved:
         """What is computed, whoever computes it: without the executor, those of its options that only save time, limits
-        on what data may take, and what is written down of it beside."""
+        on what data may take, what is allowed, and what is measured or written down beside."""
         essential = {name: _essential(plugin(name), given) for name, given in self.executors.items()}
         executors = {name: given for name, given in essential.items() if given}
-        usual = {name: getattr(Experiment(), name) for name in ("executor", *RECORDS)}
+        usual = {name: getattr(Experiment(), name) for name in ("executor", "rows_public", "leak", *RECORDS)}
         experiment = dataclasses.replace(self.experiment, **usual)
         options = self.options.without_limits()
         return dataclasses.replace(self, experiment=experiment, executors=executors, options=options)

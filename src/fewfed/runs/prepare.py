@@ -108,7 +108,7 @@ def prepare(
     if experiment.start_from:
         with concerning("start_from", experiment.start_from):
             net = net.starting_from(first_model(Path(experiment.start_from), net))
-    job = Job(method, net, _task(dataset), federation, training, plan)
+    job = Job(method, net, _task(dataset), federation, training, plan, experiment.rows_public)
     with concerning("method", resolved.spec):
         asking.check_fit(job)
     with concerning("metric", experiment.metric):

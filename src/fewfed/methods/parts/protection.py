@@ -17,7 +17,6 @@ from fewfed.losses.features import flat_features
 from fewfed.method import Batch, Context, Exchange, Method, Report, Setup
 from fewfed.methods.flea import FLea
 from fewfed.methods.parts import cuts
-from fewfed.network import Network
 from fewfed.phase import Clock, Phase, Role
 from fewfed.settings import setting
 from fewfed.tree import Tree
@@ -123,7 +122,7 @@ class CutProtection(Protection):
             )
         if any(type(layer) is type(self) for layer in self.inner.layers):
             raise ConfigError(f"'{self.inner.label}' does what '{self.name}' does already: use it once")
-        if not self.position(setup.net):
+        if not self.position(setup):
             raise ConfigError(
                 f"cut '{self.cut}' of method '{self.name}' is before the first stage, where features are the inputs: "
                 f"expected one of {', '.join(setup.net.stages)}",
@@ -131,11 +130,11 @@ class CutProtection(Protection):
                 value=self.cut,
             )
 
-    def position(self, net: Network) -> int:
+    def position(self, known: Setup | Context) -> int:
         """How many stages there are before the features that are protected."""
         if self.cut:
-            return cuts.position(net, self.cut)
-        return self.source.shares_at(net) if self.source is not None else 0
+            return cuts.position(known, self.cut)
+        return self.source.shares_at(known) if self.source is not None else 0
 
     @cached_property
     def source(self) -> Exchange | None:
@@ -165,4 +164,4 @@ class Guarded(Around[C]):
         """The batch's features there, by a pass of its own: it leaves running statistics as they are, and does not
         depend on what the inner method does with the batch."""
         model = {"params": work["params"], "buffers": tree.clone(work["buffers"])}
-        return flat_features(ctx.net.apply(model, batch.x, stop=self.wrapper.position(ctx.net)))
+        return flat_features(ctx.net.apply(model, batch.x, stop=self.wrapper.position(ctx)))

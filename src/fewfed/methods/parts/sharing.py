@@ -35,5 +35,5 @@ class SendsFeatures(SendsRows):
 
     def sends(self, work: Tree, ctx: Context, rows: Tensor) -> Tree:
         x = self.presented(work, ctx.data.x[rows])
-        features = ctx.net.apply(work, x, stop=self.shares_at(ctx.net), train=False)
+        features = ctx.net.apply(work, x, stop=self.shares_at(ctx), train=False)
         return {"features": features, "labels": ctx.data.y[rows]}
