@@ -4,7 +4,8 @@ from fewfed.data.examples import Dataset, Examples
 from fewfed.errors import FewfedError
 from fewfed.method import Method
 from fewfed.network import Network
-from fewfed.runs.api import compare, resume, run, show, tune
+from fewfed.privacy.door import attack
+from fewfed.runs.api import compare, explain, resume, run, show, tune
 from fewfed.runs.experiment import Experiment
 from fewfed.runs.results import Result
 from fewfed.trained.loading import load
@@ -23,7 +24,9 @@ __all__ = [
     "TrainedModel",
     "Training",
     "__version__",
+    "attack",
     "compare",
+    "explain",
     "load",
     "resume",
     "run",

@@ -35,6 +35,7 @@ from support import context, digits, digits_federation, digits_network, job_of, 
     "spec",
     [
         *("sem(flea)", "fedfa(flea)", "sem(scaffold)", "ccvr(fedntd)", "mixstyle(fedfa(fedprox))"),
+        *("noised(grouped(flea))", "quantised(noised(fedfed))", "sem(decorrelated(quantised(flea)))"),
         *("sem(fedrobust)", "sem(fedbr)", "sem(fedgen-latent)", "mixup(ccvr(sem(fedavg)))"),
     ],
 )
@@ -71,6 +72,7 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     "fedgen": {"start": 1, "steps": 2, "batch": 8},
     "fedgen-latent": {"steps": 2, "batch": 8},
     "flair": {"init_epochs": 1},
+    "grouped": {"k": 2},
 }
 """What a method does often, only a few times, and from the second round on what it begins with later; few rows; noise
 that three clients do not drown in."""
@@ -80,12 +82,19 @@ PERSONAL = ("fedbn", "flair", "flute", "local")
 LABELS = (
     *("fedbr", "fedfa-anchor", "fedfed", "fedgen", "fedgen-latent", "fedlc", "fedntd", "fedproto", "fedrs"),
     *("flair", "flea", "flute"),
+    *("bottlenecked", "decorrelated", "grouped", "noised", "quantised"),
 )
 """Methods that compare, count, generate or share class labels beside the task's loss."""
 MIXES_LABELS = ("mixup", "manifold-mixup", "moex")
 APART = ("fedfa", "fedfa-anchor", "fedfed", "fedgen-latent", "fedrobust", *MIXES_LABELS)
 """Methods whose loss or steps make no sense for one row of a batch at a time, or that upload what dp hides."""
 CENTRAL = (("central-dp", "mixstyle"), ("mixstyle", "central-dp"))
+AT_CUT = ("bottlenecked", "decorrelated")
+DEFENCES = (*AT_CUT, "grouped", "noised", "quantised")
+"""Alone they are around a method that shares features."""
+AVERAGES = ("fedbr", "fedmix")
+SENDS_INPUTS = (*AVERAGES, "feddata", "fedfed")
+SENDS_ROWS = (*DEFENCES, *SENDS_INPUTS, "ccvr", "flea")
 
 REFUSED: Mapping[tuple[str, str], str] = {
     **{("sem", name): "keeps models at its clients" for name in PERSONAL},
@@ -101,12 +110,17 @@ REFUSED: Mapping[tuple[str, str], str] = {
     **{("dp", name): "looks at rows of the client" for name in ("elastic", "fedbr", "fedfa-fair", "fedfv", "fedproto")},
     **{("dp", name): "rows of a batch against each other" for name in ("feddecorr", "flair", "flea")},
     **{("dp", name): "takes several gradients a step" for name in ("fedharmo", "fedsam")},
-    **{("dp", name): "cannot be trained on rows one by one" for name in APART},
+    **{("dp", name): "cannot be trained on rows one by one" for name in (*APART, *DEFENCES)},
     **{(name, "dp"): "cannot be trained on rows one by one" for name in ("fedfa", *MIXES_LABELS)},
     ("dp", "dp"): "clips gradients of rows already",
     ("dp", "feddata"): "trains on other rows than the client's own",
     **{(outer, "fedbn"): "keeps BatchNorm layers .* but network 'mlp' has none" for outer in ("dp", "central-dp")},
     **dict.fromkeys((("dp", "mixstyle"), ("mixstyle", "dp"), *CENTRAL), "which network 'mlp' has none of"),
+    **{(outer, inner): "send none" for outer in DEFENCES for inner in registered() if inner not in SENDS_ROWS},
+    **{(outer, inner): "send inputs, which no training changes" for outer in AT_CUT for inner in SENDS_INPUTS},
+    **{(outer, outer): "does what .* does already" for outer in AT_CUT},
+    **{("grouped", inner): "does not send rows one by one" for inner in (*AVERAGES, "grouped")},
+    **{(outer, "quantised"): "these are codes" for outer in DEFENCES if outer != "decorrelated"},
 }
 """Every pair that cannot be, and a part of the reason."""
 PAIRS = [(outer, inner) for outer in WRAPPERS for inner in registered() if (outer, inner) not in REFUSED]

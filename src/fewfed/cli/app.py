@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from fewfed.cli.attack import attack
 from fewfed.cli.check import check
 from fewfed.cli.compare import compare
 from fewfed.cli.data import data_app
 from fewfed.cli.diagnose import diagnose_app
+from fewfed.cli.explain import explain
 from fewfed.cli.export import export_model
 from fewfed.cli.methods import show_methods
 from fewfed.cli.predict import show_predictions
@@ -32,10 +34,12 @@ app.command()(compare)
 app.command()(tune)
 app.command()(resume)
 app.command()(reproduce)
+app.command()(explain)
 app.command()(show)
 app.command("predict")(show_predictions)
 app.command("export")(export_model)
 app.command("verify")(show_verdict)
+app.command()(attack)
 app.command("methods")(show_methods)
 app.command()(check)
 app.command("split")(show_split)

@@ -59,6 +59,7 @@ FLAGS: Mapping[str, Flag] = {
     "precision": Flag(str, "cuda: float32, tf32 or bf16.", "cuda.precision"),
     "metric": Flag(str, "What is compared: accuracy, balanced_accuracy, macro_f1, auc, loss..."),
     "policy": Flag(str, "A TOML file of what sites allow to leave them."),
+    "record": Flag(str, "packets = keep what is sent, of rounds, clients and MB by --set record_rounds=1,10,last ..."),
     "exact": Flag(bool, "No choices by timing, which change how numbers round."),
 }
 """Settings that have a flag of their own; every other one is set by --set."""

@@ -20,6 +20,8 @@ from fewfed.engine.homes import Homes, SimulatedHomes
 from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.engine.provenance import Provenance
 from fewfed.engine.records import PhaseRecord
+from fewfed.privacy.leak import MeasureLeak
+from fewfed.privacy.recorder import Recorder
 from fewfed.runs.budget import Bill, StopAtEnd
 from fewfed.runs.executors import Surroundings, executor_for
 from fewfed.runs.final_scores import final_scores
@@ -81,7 +83,10 @@ def _run_to_end(
     executor = executor_for(prepared.resolved, job, homes, prepared.cohort, around, choices)
     evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients, experiment.metric)
     record = _Record(folder, experiment.checkpoint_seconds)
+    recorder = None if prepared.recording is None else Recorder(folder.place, prepared.recording, last.done)
+    beside = [] if recorder is None else [recorder]
     holdings = Holdings.from_json(last.held)
+    leak = [MeasureLeak()] if experiment.leak else []
     told: list[Event] = [Mended(what) for what in mended]
     bill = Bill(prepared.ledger, job.plan.protection) if prepared.ledger else None
     billed, stopped = ([bill], [StopAtEnd(bill, folder.path)]) if bill else ([], [])
@@ -92,13 +97,24 @@ def _run_to_end(
         final = run_rounds(
             job,
             executor,
-            [_Before(prepared.scaling.exchange), _Tell(told), evaluate, *billed, *observers, record, *stopped],
+            [
+                _Before(prepared.scaling.exchange),
+                _Tell(told),
+                evaluate,
+                *leak,
+                *billed,
+                *observers,
+                *beside,
+                record,
+                *stopped,
+            ],
             rounds=experiment.rounds,
             cohort=prepared.cohort,
             holdings=holdings,
             server=last.server,
             start=last.done,
             provenance=Provenance.from_json(last.rows) if last.rows else None,
+            witness=recorder,
         )
         scores = final_scores(job, executor, final, experiment.evaluate_clients)
     except BaseException:  # Ctrl-C above all: the rounds that are finished need not be computed again.

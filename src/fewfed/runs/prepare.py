@@ -31,10 +31,11 @@ from fewfed.phase import Clock
 from fewfed.plan import Plan, Random
 from fewfed.privacy.ledger import Ledger
 from fewfed.privacy.policy import budgets
+from fewfed.privacy.recording import Recording, recording_of
 from fewfed.runs.blueprint import Blueprint, blueprint_of
 from fewfed.runs.budget import ledger_of, policy_of
 from fewfed.runs.executors import refuse_unused
-from fewfed.runs.experiment import AUTO, Experiment, Resolved
+from fewfed.runs.experiment import AUTO, RECORDS, Experiment, Resolved
 from fewfed.runs.first_model import first_model
 from fewfed.runs.identity import content_of, inputs_of, sources_of
 from fewfed.runs.scaling import InputScaling, scale
@@ -65,6 +66,8 @@ class Prepared:
     own_network: bool = False
     reading: Reading | None = None
     """How the user's own files were read."""
+    recording: Recording | None = None
+    """Which packets are kept; None where none are."""
     ledger: Ledger | None = None
     """What adds up what clients release; None where nothing is bounded and nobody asked for a budget."""
 
@@ -111,7 +114,7 @@ def prepare(
     if experiment.start_from:
         with concerning("start_from", experiment.start_from):
             net = net.starting_from(first_model(Path(experiment.start_from), net))
-    job = Job(method, net, _task(dataset), federation, training, plan)
+    job = Job(method, net, _task(dataset), federation, training, plan, rows_public=experiment.rows_public)
     with concerning("method", resolved.spec):
         asking.check_fit(job)
     with concerning("metric", experiment.metric):
@@ -124,13 +127,43 @@ def prepare(
     ledger = ledger_of(experiment, job, cohort, budgets(policy) if policy else None)
     gates: tuple[Gate | None, ...] = (policy, ledger)  # Whoever a policy leaves out is not billed.
     job = dataclasses.replace(job, gates=tuple(gate for gate in gates if gate is not None))
+    recording = _recording(experiment, len(split))
     manifest = {**manifest_of(dataset, split, held_back, whole.reading), "scaling": scaling.mode}
     inputs = inputs_of(dataset, net, sources)
     note = "; ".join(filter(None, (dataset.note, split.note, scaling.told)))
     own = network is not None
     blueprint = blueprint_of(resolved, job, dataset, split, scaling, own)
     return Prepared(
-        resolved, job, split, manifest, inputs, cohort, note, scaling, blueprint, data, own, whole.reading, ledger
+        resolved,
+        job,
+        split,
+        manifest,
+        inputs,
+        cohort,
+        note,
+        scaling,
+        blueprint,
+        data,
+        own,
+        whole.reading,
+        recording,
+        ledger,
+    )
+
+
+def _recording(experiment: Experiment, clients: int) -> Recording | None:
+    usual = Experiment()
+    if experiment.record == usual.record:
+        for name in RECORDS:
+            if getattr(experiment, name) != getattr(usual, name):
+                raise ConfigError(f"{name} is set, but nothing is recorded: add record = packets", key=name)
+        return None
+    return recording_of(
+        experiment.record_rounds,
+        experiment.record_clients,
+        experiment.record_mb,
+        of_rounds=experiment.rounds,
+        of_clients=clients,
     )
 
 

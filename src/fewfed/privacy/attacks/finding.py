@@ -52,9 +52,15 @@ class Finding:
     phase: str
     measures: tuple[Measure, ...]
     note: str = ""
+    """Further sentences, one a line."""
+    picture: bytes = b""
+    """A PNG file, where there is something to look at."""
 
     def as_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Without the picture."""
+        found = dataclasses.asdict(self)
+        del found["picture"]
+        return found
 
 
 @dataclass(frozen=True)

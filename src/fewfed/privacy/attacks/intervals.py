@@ -29,3 +29,12 @@ def of_mean(values: Tensor, *, times: int = 1000, seed: int = 0) -> tuple[float,
     means = values[picks].mean(1)
     low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.double)).tolist()
     return low, high
+
+
+def of_ratio(above: Tensor, below: Tensor, *, times: int = 1000, seed: int = 0) -> tuple[float, float]:
+    """The interval for a ratio of two sums over the same rows, by resampling the rows."""
+    above, below = (values.detach().double().cpu().flatten() for values in (above, below))
+    picks = torch.randint(len(above), (times, len(above)), generator=torch.Generator().manual_seed(seed))
+    ratios = above[picks].sum(1) / below[picks].sum(1).clamp(min=torch.finfo(torch.double).tiny)
+    low, high = torch.quantile(ratios, torch.tensor([0.025, 0.975], dtype=torch.double)).tolist()
+    return low, high

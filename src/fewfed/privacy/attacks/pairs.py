@@ -1,0 +1,149 @@
+"""What an attacker learns from: pairs of what is sent and what it was made of, from rows of its own.
+
+They are made by the method's own code with what was broadcast in the recorded round, so that every defence is in them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewfed import tree
+from fewfed.data.examples import Examples
+from fewfed.phase import Phase
+from fewfed.privacy.attacks.case import Case, Exchanged, some
+from fewfed.privacy.shared_rows import SharedRows, imitated
+
+_HELD = 0.2
+"""The part of the attacker's rows by which it chooses settings."""
+_ENOUGH = 0.25
+_ROWS_ON_HOST, _ROWS_ON_GPU = 1000, 10_000
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Flat, on one device: what was sent, and the mean of the inputs behind it."""
+
+    sent: Tensor
+    inputs: Tensor
+    labels: Tensor | None
+    behind: int
+    """How many rows are behind each."""
+    origins: Tensor
+    """Their numbers in `rows`, -1 where there are fewer."""
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.sent)
+
+    def part(self, most: int) -> Pairs:
+        """The first of them."""
+        labels = None if self.labels is None else self.labels[:most]
+        return Pairs(self.sent[:most], self.inputs[:most], labels, self.behind, self.origins[:most], self.rows)
+
+    @classmethod
+    def of(cls, rows: SharedRows, device: torch.device) -> Pairs:
+        rows = SharedRows(
+            rows.sent.to(device),
+            None if rows.labels is None else rows.labels.to(device),
+            rows.origins.to(device),
+            rows.rows.to(device),
+        )
+        behind = max(1, round(float(rows.present.sum(1).double().mean()))) if len(rows) else 1
+        own = flat(rows.rows.x, device)
+        return cls(flat(rows.sent, device), flat(rows.sources, device), rows.labels, behind, rows.origins, own)
+
+
+@dataclass(frozen=True)
+class Known:
+    """All that an attacker knows of an exchange, and what it can do with its own rows."""
+
+    case: Case
+    exchanged: Exchanged
+    phase: Phase
+    learn: Pairs
+    held: Pairs
+    """From other rows than `learn`, to choose settings by."""
+    rows: Examples
+    """Those of its rows that `learn` is from."""
+    sent_shape: tuple[int, ...]
+    victims: Tensor
+    """What clients sent, flat."""
+    labels: Tensor | None
+    """As they were sent with it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        return tuple(self.rows.x.shape[1:])
+
+    @property
+    def device(self) -> torch.device:
+        return self.case.device
+
+
+def flat(values: Tensor, device: torch.device | str) -> Tensor:
+    """One row of single-precision numbers for each, whatever was sent."""
+    return values.detach().to(device=device, dtype=torch.float32).reshape(len(values), math.prod(values.shape[1:]))
+
+
+def known_of(case: Case, exchanged: Exchanged, victims: SharedRows) -> Known:
+    """What an attacker knows that received what was broadcast and reads what some clients sent."""
+    own, order = case.held, torch.randperm(len(case.held), generator=torch.Generator().manual_seed(case.seed))
+    cut = max(1, int(_HELD * len(own)))
+    kept, rest = own.rows(order[:cut]), own.rows(order[cut:])
+    count = int(case.effort * (_ROWS_ON_GPU if case.device.type == "cuda" else _ROWS_ON_HOST))
+    return Known(
+        case,
+        exchanged,
+        case.phase(exchanged.round, exchanged.phase),
+        Pairs.of(imitations(case, exchanged, rest, count), case.device),
+        Pairs.of(imitations(case, exchanged, kept, max(20, count // 4), seed=1), case.device),
+        rest,
+        tuple(victims.sent.shape[1:]),
+        flat(victims.sent, case.device),
+        None if victims.labels is None else victims.labels.to(case.device),
+    )
+
+
+def imitations(case: Case, exchanged: Exchanged, rows: Examples, count: int, *, seed: int = 0) -> SharedRows:
+    """About `count` rows as clients with these rows would have sent them in an exchange.
+
+    Clients with rows of all classes may send hardly any (averages of five rows of one class, say), where clients with
+    few classes do; then they are imitated with rows of one class each.
+    """
+    phase, clock = case.phase(exchanged.round, exchanged.phase), case.clock(exchanged.round)
+    shared = tree.to(exchanged.broadcast, case.device)
+    personal = next(iter(exchanged.personal.values()), None)
+    personal = None if personal is None else tree.to(personal, case.device)
+    rows = rows.to(case.device)
+
+    def drawn(those: Examples, most: int, salt: int) -> SharedRows:
+        return imitated(case.job, phase, clock, shared, those, most, personal=personal, seed=salt)
+
+    found = drawn(rows, count, 1000 * case.seed + seed)
+    if len(found) >= _ENOUGH * count or not case.job.task.classes:
+        return some(found, count, case.seed)
+    parts = []
+    for label in torch.unique(rows.y).tolist():
+        of_class = (rows.y == label).nonzero().flatten()
+        one = drawn(rows.rows(of_class), count // case.job.task.classes + 1, 1000 * case.seed + seed)
+        origins = torch.where(one.present, of_class.to(one.origins.device)[one.origins.clamp(min=0)], -1)
+        parts.append(SharedRows(one.sent, one.labels, origins, rows))
+    found = max([found, _joined(parts)], key=len)
+    return some(found, count, case.seed)
+
+
+def _joined(parts: list[SharedRows]) -> SharedRows:
+    labels = [part.labels for part in parts if part.labels is not None]
+    widest = max(part.origins.shape[1] for part in parts)
+    origins = [torch.nn.functional.pad(part.origins, (0, widest - part.origins.shape[1]), value=-1) for part in parts]
+    return SharedRows(
+        torch.cat([part.sent for part in parts]),
+        torch.cat(labels) if labels else None,
+        torch.cat(origins),
+        parts[0].rows,
+    )
