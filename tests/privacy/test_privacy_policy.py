@@ -56,7 +56,8 @@ def guarded(method: Any, common: Policy | None = None, **sites: Policy) -> Job:
     job = job_of(method, digits_apart(), training={"epochs": 1})
     shapes = {"conv1": (8, 4, 4)}
     own = {name.removeprefix("c"): each for name, each in sites.items()}
-    return dataclasses.replace(job, gates=(gate_of(Policies(common or Policy(), own), job, NAMES, shapes),))
+    gate = gate_of(Policies(common or Policy(), own), job, NAMES, shapes)
+    return dataclasses.replace(job, gates=(gate,), rows_public=True)
 
 
 class Spied:

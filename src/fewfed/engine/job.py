@@ -30,10 +30,10 @@ class Job:
     federation: Federation
     training: Training
     plan: Plan
-    gates: tuple[Gate, ...] = ()
-    """What watches over what leaves clients: a budget, a release policy."""
     rows_public: bool = False
     """Whether everybody may see the clients' rows."""
+    gates: tuple[Gate, ...] = ()
+    """What watches over what leaves clients: a budget, a release policy."""
 
     @property
     def setup(self) -> Setup:
