@@ -24,13 +24,15 @@ from fewfed.engine.job import Job
 from fewfed.engine.outcomes import Failed, Outcome
 from fewfed.mechanism import Mechanism
 from fewfed.method import Context, Method, Part, Report
+from fewfed.methods.central_dp import CentralDP
 from fewfed.methods.dp import DP
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.flea import FLea
+from fewfed.methods.registry import choose
 from fewfed.methods.single import Single
 from fewfed.phase import Clock, Phase, Role, shared_rows
 from fewfed.privacy.gaussian import epsilon_of
-from fewfed.privacy.ledger import Gap, Ledger, View, gaps
+from fewfed.privacy.ledger import Gap, Ledger, View, bounds, gaps
 from fewfed.tree import Tree
 from support import context, digits, digits_federation, job_of, run
 
@@ -160,8 +162,6 @@ def test_what_has_no_noise_is_named_and_labels_are_not_hidden(view: View) -> Non
 
 
 def test_a_wrapper_around_noise_may_look_at_rows_again_so_no_bound_is_claimed() -> None:
-    from fewfed.methods.registry import choose
-
     assert gaps(choose("ccvr(dp(fedavg))").method, CLOCK, "server")
     assert [gap.phase for gap in gaps(choose("dp(ccvr(fedavg))").method, Clock(3, 4, 2), "server")] == ["collect"]
 
@@ -247,3 +247,35 @@ def test_a_packet_that_the_server_refuses_has_left_all_the_same() -> None:
     done = run(job, rounds=1, cohort=3, executor=executor)
     assert [failure["cause"] for failure in done.metrics[0]["failed"]] == ["packet"]
     assert float(executor.homes.book(0)["ledger"]["server"].max()) >= 2 / 4
+
+
+def test_a_statement_says_which_bounds_hold() -> None:
+    job = job_with(3.0)
+    server, sites = bounds(job, 12, 2)
+    assert "against the server" in server
+    assert "epsilon at most 3, its budget, at delta 1e-05" in server
+    assert "against other sites" in sites
+    assert bounds(dataclasses.replace(job, gates=(), method=FedAvg()), 12, 2) == ()
+    (only,) = bounds(dataclasses.replace(job, gates=(), method=CentralDP(FedAvg())), 12, 2)
+    assert "against other sites" in only
+
+
+@pytest.mark.parametrize(
+    ("spec", "noise", "open_to_server"),
+    [
+        ("noised(flea)", 4.0, ["model"]),
+        ("dp(noised(flea))", 4.0, []),
+        ("dp(grouped(noised(flea)))", 4.0, []),
+        ("dp(noised(grouped(flea)))", 4.0, []),
+        ("quantised(dp(noised(flea)))", 4.0, []),
+        ("decorrelated(dp(noised(flea)))", 4.0, ["model", "features"]),
+        ("dp(noised(flea))", 0.0, ["features"]),
+    ],
+)
+def test_noise_on_shared_rows_is_declared(spec: str, noise: float, open_to_server: list[str]) -> None:
+    depth = spec.split("(").index("noised")
+    method = choose(spec, {"inner." * depth + "sigma": noise}).method
+    assert [gap.upload for gap in gaps(method, CLOCK, "server")] == open_to_server
+    declared = [one for one in method.mechanisms(CLOCK) if one.each == "row"]
+    assert all((one.phase, one.uploads, one.noise) == ("share", {"features"}, 4.0) for one in declared)
+    assert bool(declared) == ("features" not in open_to_server)

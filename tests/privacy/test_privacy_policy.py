@@ -27,12 +27,14 @@ from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView
 from fewfed.engine.outcomes import Done, Failed, Outcome
 from fewfed.engine.provenance import Provenance
+from fewfed.engine.turn import Member
 from fewfed.errors import ConfigError, DataError, RunError
 from fewfed.methods.feddata import FedData
 from fewfed.methods.fedproto import FedProto
 from fewfed.methods.flea import FLea
 from fewfed.phase import Clock
 from fewfed.privacy.policy import Policies, Policy, PolicyGate, gate_of, read, refuse_nobody
+from fewfed.privacy.shared_rows import of_client
 from run_support import records, small
 from support import Recorder, digits, digits_federation, job_of, run, same
 
@@ -366,3 +368,19 @@ def test_no_policy_allows_all_rows_in_one_place() -> None:
 def test_failures_of_gates_say_who_forbade_it() -> None:
     assert Failed(0, "train", "why", "policy").was_forbidden
     assert not Failed(0, "train", "why").was_forbidden
+
+
+def test_attacks_know_which_rows_left_and_which_a_policy_kept_back() -> None:
+    job = guarded(FLea(share=1.0), Policy(never=("3", "1"), most_releases_of_row=1))
+    spied, recorder = played(job, rounds=2)
+    state = job.method.client_init(job.setup)
+    for round, client, arrays in spied.sent("share"):
+        view = recorder.views[round]
+        result = next(one for one in view.phases if one.phase.name == "share")
+        found = of_client(job, result.phase, view.clock, result.shared, Member(client, {}, state), arrays)
+        assert len(found) == len(found.origins) == len(arrays["labels"])
+        assert torch.equal(found.rows.y[found.origins.flatten()], arrays["labels"])
+        assert bool(len(found)) == (round == 0)
+    strange = {**arrays, "features": torch.ones(1, *arrays["features"].shape[1:])}
+    with pytest.raises(RunError, match="that its method would not send"):
+        of_client(job, result.phase, view.clock, result.shared, Member(0, {}, state), strange)

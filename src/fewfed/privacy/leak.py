@@ -25,7 +25,7 @@ from fewfed.method import Combined
 from fewfed.phase import Clock, Phase
 from fewfed.privacy.inverting import inverted
 from fewfed.privacy.ridge import Ridge
-from fewfed.privacy.shared_rows import row_upload
+from fewfed.privacy.shared_rows import origins_of, row_upload
 from fewfed.privacy.stand_in import Exchanged, StandIn, dealt, stand_ins
 from fewfed.tree import Tree
 
@@ -175,10 +175,15 @@ def _truth(view: RoundView, result: PhaseResult) -> _Truth:
     inputs: dict[int, Tensor] = {}
     most = -1
     received: Tree = {}
-    for client in clients[:_MOST_CLIENTS]:
+    counts, first = result.sent_rows.get(row_upload(phase)), 0
+    for place, client in enumerate(clients[:_MOST_CLIENTS]):
         member = Member(client, phase.does.personal(view.server, client), state)
         ctx = context_of(job, phase, view.clock, result.shared, member)
-        origins = phase.does.origins(ctx).cpu()
+        if counts is None:
+            origins = phase.does.origins(ctx).cpu()
+        else:  # A policy may have kept some back.
+            origins = origins_of(ctx, sent[first : first + counts[place]]).cpu()
+            first += counts[place]
         behind = [tuple((client, row) for row in one if row >= 0) for one in origins.tolist()]
         if len(behind) > most:
             most, received = len(behind), member.personal

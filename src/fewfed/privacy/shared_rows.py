@@ -16,6 +16,7 @@ from fewfed.data.examples import Examples
 from fewfed.engine.job import Job
 from fewfed.engine.threads import one_thread
 from fewfed.engine.turn import Member, context_of, context_with
+from fewfed.errors import RunError
 from fewfed.method import Context, Report
 from fewfed.phase import Clock, Phase
 from fewfed.tree import Tree
@@ -79,7 +80,29 @@ def of_arrays(phase: Phase, arrays: Mapping[str, Tensor], origins: Tensor, rows:
 def of_client(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member, arrays: Tree) -> SharedRows:
     """The rows that a client of a simulation sent, with the truth about them, which no attacker is told."""
     ctx = context_of(job, phase, clock, shared, member)
-    return of_arrays(phase, arrays, phase.does.origins(ctx), ctx.data)
+    return of_arrays(phase, arrays, origins_of(ctx, arrays[row_upload(phase)]), ctx.data)
+
+
+def origins_of(ctx: Context, sent: Tensor) -> Tensor:
+    """The rows behind each row that a client of a simulation sent. Where its site's policy kept some back, those that
+    left are found among all that the method would have sent."""
+    origins = ctx.phase.does.origins(ctx)
+    if len(sent) == len(origins):
+        return origins
+    if ctx.phase.epochs:
+        raise RunError(
+            f"client {ctx.client} sent {len(sent)} of {len(origins)} rows in phase '{ctx.phase.name}', in which it "
+            "trained too: which ones is not known; run it without a policy that keeps rows back"
+        )
+    everything = _report(ctx).upload[row_upload(ctx.phase)].flatten(1).double().cpu()
+    places, start = [], 0
+    for row in sent.flatten(1).double().cpu():
+        alike = torch.isclose(everything[start:], row, rtol=1e-3, atol=1e-5).all(1).nonzero().flatten()
+        if not len(alike):
+            raise RunError(f"client {ctx.client} sent rows in phase '{ctx.phase.name}' that its method would not send")
+        places.append(start + int(alike[0]))
+        start = places[-1] + 1
+    return origins[torch.tensor(places, dtype=torch.long, device=origins.device)]
 
 
 def sent_by(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member, rows: Examples) -> SharedRows:

@@ -27,6 +27,7 @@ from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import RunError
 from fewfed.phase import Clock, Cohort, Phase, Role, Upload
 from fewfed.privacy.flows import Passed, Plays, Reach, Watched
+from fewfed.privacy.ledger import bounds
 from fewfed.privacy.stand_ins import with_stand_ins
 
 Spans = tuple[tuple[int, int], ...]
@@ -237,7 +238,8 @@ def statement_of(job: Job, about: About, scaling: str = "none", measuring: Job |
     occurring = _occurring(job, about.rounds)
     exchanges = _exchanges(job, about.rounds, occurring)
     attacks = _attacks(tuple(each.phase for each in occurring.values() if not is_inside(each.phase)))
-    return Statement(about, scaling, before, exchanges, _never((*before, *exchanges)), attacks)
+    found = () if before else bounds(job, about.rounds, about.cohort)  # Sums before the first round have no noise.
+    return Statement(about, scaling, before, exchanges, _never((*before, *exchanges)), attacks, found)
 
 
 _OF_THE_MODEL = (Role.MODEL, Role.UPDATE, Role.CONTROL)
