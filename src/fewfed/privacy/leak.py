@@ -179,7 +179,7 @@ def _truth(view: RoundView, result: PhaseResult) -> _Truth:
     for place, client in enumerate(clients[:_MOST_CLIENTS]):
         member = Member(client, phase.does.personal(view.server, client), state)
         ctx = context_of(job, phase, view.clock, result.shared, member)
-        if counts is None:
+        if counts is None or not job.gates:
             origins = phase.does.origins(ctx).cpu()
         else:  # A policy may have kept some back.
             origins = origins_of(ctx, sent[first : first + counts[place]]).cpu()
