@@ -223,3 +223,26 @@ def test_a_count_goes_on_and_leaves_the_numbers_drawn_as_they_are() -> None:
     assert [counted.count() for _ in range(3)] == [0, 1, 2]
     assert torch.equal(plain.uniform(4), counted.uniform(4))
     assert torch.equal(plain.normal(4), counted.normal(4))
+
+
+def test_noise_that_protects_is_of_the_seed_in_a_simulation_and_new_each_round() -> None:
+    plan = Plan(3, 8)
+    first = plan.protecting(0, "share", 4, "noise").normal(50)
+    assert torch.equal(first, plan.protecting(0, "share", 4, "noise").normal(50))
+    for other in (plan.protecting(1, "share", 4, "noise"), plan.protecting(0, "share", 5, "noise")):
+        assert not torch.equal(first, other.normal(50))
+
+
+def test_noise_of_the_operating_system_is_normal_and_never_the_same() -> None:
+    random = Plan(3, 8, protection="system", dtype=torch.float64).protecting(0, "share", 4, "noise")
+    drawn = random.normal(200_000)
+    assert not torch.equal(drawn[:100], Plan(3, 8, protection="system").protecting(0, "share", 4, "noise").normal(100))
+    assert abs(float(drawn.mean())) < 0.02
+    for place, expected in ((-1.959964, 0.025), (0.0, 0.5), (1.0, 0.8413447)):
+        assert abs(float((drawn < place).double().mean()) - expected) < 0.005
+    assert torch.isfinite(drawn).all()
+    uniform = random.uniform(100_000)
+    assert float(uniform.min()) >= 0
+    assert float(uniform.max()) <= 1
+    with pytest.raises(NotImplementedError):
+        random.permutation(3)

@@ -169,6 +169,12 @@ class Exchange:
         """What is uploaded and remembered after the local work."""
         return Report({"model": {"params": work["params"], "buffers": work["buffers"]}}, {}, ctx.weight)
 
+    def origins(self, ctx: Context) -> Tensor:
+        """Which rows of the client are behind each row that `end` uploads, as (uploaded rows, rows behind each), with
+        -1 where fewer are. For every phase that declares uploads with `rows`: what is said, attacked and bounded of
+        shared rows starts from it."""
+        return torch.zeros(0, 1, dtype=torch.long)
+
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         """The server after the phase: by default each combined upload replaces the entry of its name."""
         return {**server, **combined.values}

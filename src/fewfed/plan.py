@@ -6,6 +6,7 @@ No executor draws anything itself, so all executors train on the same rows with 
 from __future__ import annotations
 
 import math
+import os
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from torch import Tensor
 
 BatchRule = Literal["fill", "partial", "released"]
 Sampling = Literal["uniform", "released"]
+Protection = Literal["seed", "system"]
 
 
 class Random:
@@ -101,6 +103,30 @@ class Random:
         return torch.from_numpy(values).to(self._dtype)
 
 
+class SystemRandom(Random):
+    """Noise from the operating system, which nobody can compute again: for what protects a real site."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(dtype=dtype)
+
+    @property
+    def numpy(self) -> NoReturn:
+        raise NotImplementedError("the operating system gives normal and uniform numbers: expected no others")
+
+    def uniform(self, *shape: int) -> Tensor:
+        return self._real(self._open_unit(shape))
+
+    def normal(self, *shape: int) -> Tensor:
+        """By the inverse of the distribution function, in double precision."""
+        drawn: Tensor = torch.special.ndtri(torch.from_numpy(self._open_unit(shape)))
+        return drawn.to(self._dtype)
+
+    def _open_unit(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Uniform on (0, 1) without its ends, where the inverse is infinite: the middles of 2**53 equal parts."""
+        words = np.frombuffer(os.urandom(8 * math.prod(shape)), np.uint64).reshape(shape)
+        return ((words >> np.uint64(11)).astype(np.float64) + 0.5) / 2**53
+
+
 def _generator(*key: int | str) -> np.random.Generator:
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part & 0xFFFFFFFFFFFFFFFF for part in key]
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
@@ -116,6 +142,8 @@ class Plan:
     sampling: Sampling = "uniform"
     dtype: torch.dtype = torch.float32
     """Type of the real numbers that methods draw."""
+    protection: Protection = "seed"
+    """Where noise that protects comes from: in a simulation the seed, at a real site the operating system."""
 
     if not TYPE_CHECKING:
 
@@ -137,6 +165,12 @@ class Plan:
     def fixed(self, client: int, purpose: str) -> Random:
         """Random numbers that are the same in every round: for a client's shared subset, say."""
         return Random(self.seed, "fixed", purpose, client, dtype=self.dtype)
+
+    def protecting(self, round: int, phase: str, client: int, purpose: str) -> Random:
+        """Noise that protects what a client sends, new in every round. Only `normal` and `uniform` may be asked for."""
+        if self.protection == "system":
+            return SystemRandom(self.dtype)
+        return Random(self.seed, "protection", purpose, round, phase, client, dtype=self.dtype)
 
     def row_random(self, round: int, phase: str, client: int, *, seen: bool = False) -> Random:
         """What is new about a client's rows in one phase: flips and noise of one use after another, in its steps. Or,

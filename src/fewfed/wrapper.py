@@ -124,6 +124,9 @@ class Around(Exchange, Generic[W]):
         report = self.phase.does.end(work, self.inside(ctx))
         return report._replace(state=self.remembered(report, ctx, ctx.state["own"]))
 
+    def origins(self, ctx: Context) -> Tensor:
+        return self.phase.does.origins(self.inside(ctx))
+
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         """Uploads that the inner phase does not declare are the wrapper's, and not shown to the inner method."""
         theirs = {name: value for name, value in combined.values.items() if name in self.phase.uploads}

@@ -18,7 +18,7 @@ from fewfed.engine.packet import Packet
 from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import ConfigError
 from fewfed.method import Batch, Context
-from fewfed.methods.flea import FLea
+from fewfed.methods.flea import FLea, Share
 from fewfed.methods.parts.buffer import mixed_with_buffer
 from fewfed.network import Network
 from fewfed.phase import Clock, Phase
@@ -263,7 +263,7 @@ def test_trap_14_features_are_those_of_the_averaged_model_in_eval_mode() -> None
         expected, labels = [], []
         for client in sorted(view.cohort):
             data = job.federation.examples(client)
-            rows = FLea(share=0.4).chosen_rows(context(job.net, data, client=client, plan=job.plan))
+            rows = Share(FLea(share=0.4)).origins(context(job.net, data, client=client, plan=job.plan)).flatten()
             # One row at a time: a feature must not depend on the batch it was computed in.
             for row in rows:
                 expected.append(job.net.apply(view.server["model"], data.x[row][None], stop=1, train=False))

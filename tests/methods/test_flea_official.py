@@ -11,8 +11,8 @@ from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.losses import released_distance_correlation
 from fewfed.method import Batch, Context
-from fewfed.methods.flea import FLea
-from fewfed.methods.flea_official import FLeaOfficial
+from fewfed.methods.flea import FLea, Share
+from fewfed.methods.flea_official import FLeaOfficial, ShareWithRepeats
 from fewfed.methods.registry import choose
 from fewfed.phase import Clock
 from fewfed.plan import Plan, Random
@@ -131,8 +131,8 @@ def test_trap_21_the_pair_is_cut_to_the_shorter_batch() -> None:
 def test_trap_22_the_share_is_the_floor_and_may_be_nothing(size: int) -> None:
     data = Examples(torch.zeros(size, 1, 8, 8), torch.zeros(size, dtype=torch.long))
     ctx = context(digits_network(), data, phase=FLeaOfficial().phases(Clock(1, 10, 1))[1])
-    assert len(FLeaOfficial().chosen_rows(ctx)) == math.floor(size / 10)
-    assert len(FLea().chosen_rows(ctx)) == max(1, math.floor(size / 10))
+    assert len(ShareWithRepeats(FLeaOfficial()).origins(ctx)) == math.floor(size / 10)
+    assert len(Share(FLea()).origins(ctx)) == max(1, math.floor(size / 10))
 
 
 def test_trap_24_the_shared_rows_are_fixed_and_drawn_with_replacement() -> None:
@@ -141,10 +141,11 @@ def test_trap_24_the_shared_rows_are_fixed_and_drawn_with_replacement() -> None:
     for client in range(10):
         first = context(digits_network(), data, client=client, round=1)
         later = context(digits_network(), data, client=client, round=7)
-        rows = FLeaOfficial(share=0.5).chosen_rows(first)
-        assert torch.equal(rows, FLeaOfficial(share=0.5).chosen_rows(later))
+        share = ShareWithRepeats(FLeaOfficial(share=0.5))
+        rows = share.origins(first).flatten()
+        assert torch.equal(rows, share.origins(later).flatten())
         repeated += len(rows) - len(set(rows.tolist()))
-        assert len(set(FLea(share=0.5).chosen_rows(first).tolist())) == 100
+        assert len(set(Share(FLea(share=0.5)).origins(first).flatten().tolist())) == 100
     assert repeated > 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fewfed.conformance import agreement, conduct, quadratics
+from fewfed.conformance import agreement, conduct, origins, quadratics
 from fewfed.conformance.property import Broken, Property, Verdict
 from fewfed.conformance.reference import Reference, Subject
 from fewfed.engine import asking
@@ -18,6 +18,7 @@ OF_A_RUN = (
     Property("what a client is given is not changed", conduct.leaves_inputs_alone),
     Property("packets survive being written and read", conduct.packets_survive),
     Property("what is uploaded is known before anybody has sent it", conduct.shapes_are_known),
+    Property("it is known which rows are behind each row that is sent", origins.are_true),
     Property("clients take FedAvg's number of steps", conduct.takes_fedavgs_steps),
     Property("clients with one sample or one class finish or are reported", conduct.odd_clients_finish_or_are_reported),
     Property("the order in which clients were drawn does not matter", agreement.order_does_not_matter),

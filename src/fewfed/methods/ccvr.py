@@ -15,6 +15,7 @@ from fewfed.losses.features import class_sums, flat_features
 from fewfed.method import Batch, Combined, Context, Method, Part, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts import cuts
+from fewfed.methods.parts.buffer import fixed_rows
 from fewfed.network import Network
 from fewfed.phase import EQUAL, Clock, Cohort, Combine, Phase, Role, Upload, shared_rows
 from fewfed.plan import Random
@@ -134,11 +135,11 @@ class Collect(Part[CCVR]):
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         return {**server, "own": combined.values}
 
+    def origins(self, ctx: Context) -> Tensor:
+        return self._rows(ctx).unsqueeze(1)
+
     def _rows(self, ctx: Context) -> Tensor:
-        if self.method.form == "gaussian":
-            return torch.arange(ctx.size)
-        count = max(1, int(self.method.share * ctx.size))
-        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=False)
+        return torch.arange(ctx.size) if self.method.form == "gaussian" else fixed_rows(ctx, self.method.share)
 
 
 class Calibrate(Part[CCVR]):

@@ -132,7 +132,11 @@ class PseudoSamples(Asked[FedBR]):
         return {"asked": server["asked"][client]}
 
     def end(self, work: Tree, ctx: Context) -> Report:
+        chosen = [ctx.data.x[rows].mean(0) for rows in self.origins(ctx)]
+        return Report({"pseudo": torch.stack(chosen) if chosen else ctx.data.x[:0]}, {}, ctx.weight)
+
+    def origins(self, ctx: Context) -> Tensor:
         group, random = self.method.group, ctx.plan.fixed(ctx.client, "rows of pseudo-samples")
         count = int(ctx.personal["asked"]) if ctx.size >= group else 0
-        chosen = [ctx.data.x[random.choice(ctx.size, group, replace=False)].mean(0) for _ in range(count)]
-        return Report({"pseudo": torch.stack(chosen) if chosen else ctx.data.x[:0]}, {}, ctx.weight)
+        chosen = [random.choice(ctx.size, group, replace=False) for _ in range(count)]
+        return torch.stack(chosen) if chosen else super().origins(ctx)

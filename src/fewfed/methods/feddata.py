@@ -1,12 +1,14 @@
 """FedData."""
 
-import math
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from fewfed.data.examples import Examples
 from fewfed.method import Context, Report
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts.asked import Asked
+from fewfed.methods.parts.buffer import fixed_rows
 from fewfed.phase import Clock, Cohort, Phase, Role, shared_rows
 from fewfed.settings import setting
 from fewfed.tree import Tree
@@ -45,6 +47,8 @@ class Rows(Asked[FedData]):
     """Before round 1 every client uploads some of its rows as they are."""
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        count = max(1, math.floor(self.method.share * ctx.size))
-        chosen = ctx.data.rows(ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=False))
+        chosen = ctx.data.rows(self.origins(ctx).flatten())
         return Report({"x": chosen.x, "y": chosen.y}, {}, ctx.weight)
+
+    def origins(self, ctx: Context) -> Tensor:
+        return fixed_rows(ctx, self.method.share).unsqueeze(1)

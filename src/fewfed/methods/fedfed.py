@@ -154,6 +154,9 @@ class Share(Asked[FedFed]):
         labels = ctx.data.y.repeat_interleave(len(noises))
         return Report({"parts": copies.flatten(0, 1), "labels": labels}, {}, ctx.weight)
 
+    def origins(self, ctx: Context) -> Tensor:
+        return torch.arange(ctx.size).repeat_interleave(len(self.method.noises)).unsqueeze(1)
+
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         """Beside the pool, where the rows of each class are, counting the copies of one row as one."""
         labels = combined.values["labels"][:: len(self.method.noises)]

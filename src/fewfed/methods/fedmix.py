@@ -94,10 +94,12 @@ class Averages(Asked[FedMix]):
     """Before round 1 every client uploads means of its rows."""
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        group = self.method.group
-        groups = ctx.size // group
-        rows = ctx.plan.fixed(ctx.client, "averaged rows").permutation(ctx.size)[: groups * group]
-        x, y = ctx.data.x[rows], ctx.task.soft_labels(ctx.data.y[rows]).to(ctx.dtype)
-        shape = (groups, group)
-        means = {"mean_x": x.reshape(*shape, *x.shape[1:]).mean(1), "mean_y": y.reshape(*shape, *y.shape[1:]).mean(1)}
+        rows = self.origins(ctx)
+        y = ctx.task.soft_labels(ctx.data.y[rows.flatten()]).to(ctx.dtype)
+        means = {"mean_x": ctx.data.x[rows].mean(1), "mean_y": y.reshape(*rows.shape, *y.shape[1:]).mean(1)}
         return Report(means, {}, ctx.weight)
+
+    def origins(self, ctx: Context) -> Tensor:
+        group = min(self.method.group, ctx.size + 1)  # One that is too large leaves no groups, and no memory for one.
+        rows = ctx.plan.fixed(ctx.client, "averaged rows").permutation(ctx.size)
+        return rows[: ctx.size // group * group].reshape(-1, group)

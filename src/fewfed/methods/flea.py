@@ -83,17 +83,17 @@ class FLea(FedAvg):
             terms["distil"] = self.distil * kl_divergence(p, q)
         return {**terms, **correlations(relation, features, batch)}
 
-    def chosen_rows(self, ctx: Context) -> Tensor:
-        return fixed_rows(ctx, self.share)
-
 
 class Share(Part[FLea]):
     """After averaging, the round's clients upload features of their chosen rows: the next round's buffer."""
 
     def end(self, work: Tree, ctx: Context) -> Report:
-        rows, cut = ctx.data.rows(self.method.chosen_rows(ctx)), cuts.position(ctx.net, self.method.cut)
+        rows, cut = ctx.data.rows(self.origins(ctx).flatten()), cuts.position(ctx.net, self.method.cut)
         features = ctx.net.apply(work, rows.x, stop=cut, train=False)
         return Report({"features": features, "labels": rows.y}, {}, ctx.weight)
+
+    def origins(self, ctx: Context) -> Tensor:
+        return fixed_rows(ctx, self.method.share).unsqueeze(1)
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         return with_history(server, super().absorb(server, combined), ("features", "labels"), self.method.history)

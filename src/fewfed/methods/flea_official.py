@@ -1,5 +1,6 @@
 """FLea as its released code computes it."""
 
+import dataclasses
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from fewfed.losses import kl_divergence, one_hot, released_distance_correlation, soft_cross_entropy
 from fewfed.method import Batch, Context
-from fewfed.methods.flea import FLea
+from fewfed.methods.flea import FLea, Share
 from fewfed.methods.parts import cuts
 from fewfed.methods.parts.buffer import mixed_with_buffer
 from fewfed.methods.parts.watched import correlations
@@ -52,7 +53,8 @@ class FLeaOfficial(FLea):
     )
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
-        return (Phase("train", self, (3 if clock.first else 1) * clock.epochs), super().phases(clock)[1])
+        share = dataclasses.replace(super().phases(clock)[1], does=ShareWithRepeats(self))
+        return (Phase("train", self, (3 if clock.first else 1) * clock.epochs), share)
 
     def weight_at(self, round: int) -> float:
         """lambda2 of a round counted from 0: 3, 2.9, ... 1.1, then 1."""
@@ -83,8 +85,13 @@ class FLeaOfficial(FLea):
             "distil": self.distil * self._divergence(ctx.net.apply(work, others, start=cut), others, ctx, cut),
         }
 
-    def chosen_rows(self, ctx: Context) -> Tensor:
-        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, int(self.share * ctx.size), replace=True)
-
     def _divergence(self, student: Tensor, seen: Tensor, ctx: Context, start: int) -> Tensor:
         return kl_divergence(ctx.net.apply(ctx.shared["model"], seen, start=start, train=False), student)
+
+
+class ShareWithRepeats(Share):
+    """The rows are drawn with replacement."""
+
+    def origins(self, ctx: Context) -> Tensor:
+        count = int(self.method.share * ctx.size)
+        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=True).unsqueeze(1)

@@ -17,7 +17,7 @@ from fewfed.engine.executors.plugin import Plugin
 from fewfed.engine.executors.registry import plugin, plugins
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.method import Method
-from fewfed.methods.registry import Chosen, choose
+from fewfed.methods.registry import Chosen, choose, layers_of
 from fewfed.settings import Known, check, is_essential, make, setting
 from fewfed.training import Training
 
@@ -181,7 +181,8 @@ def resolve(spec: str, values: Mapping[str, Any]) -> Resolved:
     """Sort flat values into method, experiment, training, data options and options of executors.
 
     `training.momentum` and the like name a field of one part where two have it; a plain name goes to the method first.
-    `cuda.streams` names an option of an executor.
+    Of a method around others, `flea.share` names a field of one of them, and a plain name that only one of them has
+    goes to that one. `cuda.streams` names an option of an executor.
     """
     base = choose(spec)
     parts: dict[str, dict[str, Any]] = {"method": {}, "experiment": {}, "training": {}, "data_options": {}}
@@ -192,9 +193,15 @@ def resolve(spec: str, values: Mapping[str, Any]) -> Resolved:
         "training": _names(Training),
         "data_options": _names(DataOptions),
     }
+    layers = layers_of(spec)
+    inside = fields_inside(spec)
     for name, value in values.items():
         part, _, rest = name.partition(".")
-        if part in parts and rest:
+        if part not in parts and part in layers and rest:
+            parts["method"][layers[part][0] + rest] = value
+        elif name in inside and not any(name in names for names in fields.values()):
+            parts["method"][inside[name]] = value
+        elif part in parts and rest:
             parts[part][rest] = value
         elif part in plugins() and rest:
             executors.setdefault(part, {})[rest] = value
@@ -277,7 +284,15 @@ def accepts(spec: str, name: str) -> bool:
 
 def known_fields(spec: str) -> set[str]:
     """The plain names that `resolve` takes for a method."""
-    return _names(type(choose(spec).method)) | _names(Experiment) | _names(Training) | _names(DataOptions)
+    common = _names(Experiment) | _names(Training) | _names(DataOptions)
+    return _names(type(choose(spec).method)) | common | fields_inside(spec).keys()
+
+
+def fields_inside(spec: str) -> dict[str, str]:
+    """Fields that exactly one of the methods inside a composition has, and how they are addressed from outside."""
+    inner = list(layers_of(spec).values())[1:]
+    names = [name for _, cls in inner for name in _names(cls)]
+    return {name: prefix + name for prefix, cls in inner for name in _names(cls) if names.count(name) == 1}
 
 
 def _names(cls: type[Any]) -> set[str]:

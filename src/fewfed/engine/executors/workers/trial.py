@@ -221,5 +221,5 @@ class _Bench:
 
     def _brief(self, steps: int) -> Job:
         plan = self._job.plan
-        short = _Brief(plan.seed, plan.batch, plan.rule, plan.sampling, plan.dtype, steps)
+        short = _Brief(plan.seed, plan.batch, plan.rule, plan.sampling, plan.dtype, plan.protection, steps)
         return dataclasses.replace(self._job, plan=short)

@@ -1,0 +1,139 @@
+"""Rows that a phase sends one by one, and the rows of data behind them.
+
+An attacker knows the method, so it can do with rows of its own what a client does with its rows: `imitated` gives it
+pairs of what is sent and what that was made of, with every defence of the method in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewfed.data.examples import Examples
+from fewfed.engine.job import Job
+from fewfed.engine.threads import one_thread
+from fewfed.engine.turn import Member, context_of, context_with
+from fewfed.method import Context, Report
+from fewfed.phase import Clock, Phase, Role
+from fewfed.tree import Tree
+
+_ROLES = (Role.FEATURES, Role.INPUTS)
+_MOST_TURNS = 10_000
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """Uploaded rows and where they come from."""
+
+    sent: Tensor
+    labels: Tensor | None
+    """As they were sent with the rows; None where none were."""
+    origins: Tensor
+    """(rows sent, rows behind each), with -1 where fewer are: numbers of rows in `rows`."""
+    rows: Examples
+
+    def __len__(self) -> int:
+        return len(self.sent)
+
+    @property
+    def present(self) -> Tensor:
+        """Which entries of `origins` are rows."""
+        return self.origins >= 0
+
+    @property
+    def sources(self) -> Tensor:
+        """Of each row sent the mean of the inputs behind it: the input itself where there is one."""
+        x = self.rows.x[self.origins.clamp(min=0)]
+        weight = self.present.to(x.dtype).reshape(*self.origins.shape, *[1] * (x.dim() - 2))
+        return (x * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+    def part(self, which: Tensor) -> SharedRows:
+        """Some of them, by number."""
+        labels = None if self.labels is None else self.labels[which]
+        return SharedRows(self.sent[which], labels, self.origins[which], self.rows)
+
+
+def row_upload(phase: Phase) -> str:
+    """The upload of a phase that is one row of features or inputs for each of several rows; empty where none is."""
+    return _named(phase, _ROLES)
+
+
+def label_upload(phase: Phase) -> str:
+    """The upload of a phase with their labels; empty where none is."""
+    return _named(phase, (Role.LABELS,))
+
+
+def _named(phase: Phase, roles: tuple[Role, ...]) -> str:
+    return next((name for name, each in phase.uploads.items() if each.rows and each.role in roles), "")
+
+
+def shares_rows(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    """Those of some phases in which clients send rows."""
+    return tuple(phase for phase in phases if row_upload(phase))
+
+
+def of_arrays(phase: Phase, arrays: Mapping[str, Tensor], origins: Tensor, rows: Examples) -> SharedRows:
+    """The rows in an upload."""
+    labels = label_upload(phase)
+    return SharedRows(arrays[row_upload(phase)], arrays[labels] if labels else None, origins, rows)
+
+
+def of_client(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member, arrays: Tree) -> SharedRows:
+    """The rows that a client of a simulation sent, with the truth about them, which no attacker is told."""
+    ctx = context_of(job, phase, clock, shared, member)
+    return of_arrays(phase, arrays, phase.does.origins(ctx), ctx.data)
+
+
+def sent_by(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member, rows: Examples) -> SharedRows:
+    """What a client with these rows would send in a phase in which nobody trains."""
+    counts = torch.bincount(rows.y, minlength=job.task.classes) if job.task.classes else torch.zeros(0)
+    ctx = context_with(job, phase, clock, rows, counts, shared, member)
+    return of_arrays(phase, _report(ctx).upload, phase.does.origins(ctx), rows)
+
+
+def _report(ctx: Context) -> Report:
+    with one_thread(), torch.no_grad():
+        return ctx.phase.does.end(ctx.phase.does.begin(ctx), ctx)
+
+
+def imitated(
+    job: Job, phase: Phase, clock: Clock, shared: Tree, rows: Examples, count: int, *, personal: Tree | None = None,
+    seed: int = 0,
+) -> SharedRows:  # fmt: skip
+    """At least `count` rows as clients of the usual size would send them that hold an attacker's own `rows`, drawn in
+    turn; fewer, or none, where such clients send hardly any. Their numbers are nobody's in the federation."""
+    size = min(len(rows), _usual_size(job))
+    random = torch.Generator().manual_seed(seed)
+    found: list[SharedRows] = []
+    sent, order = 0, torch.empty(0, dtype=torch.long)
+    state = job.method.client_init(job.setup)
+    for number in range(_MOST_TURNS):
+        if sent >= count or (number >= 100 and not sent):
+            break
+        if len(order) < size:
+            order = torch.cat([order, torch.randperm(len(rows), generator=random)])
+        held, order = order[:size], order[size:]
+        member = Member(len(job.federation) + number, personal or {}, state)
+        one = sent_by(job, phase, clock, shared, member, rows.rows(held.to(rows.y.device)))
+        origins = torch.where(one.present, held[one.origins.clamp(min=0).cpu()].to(one.origins.device), -1)
+        found.append(SharedRows(one.sent, one.labels, origins, rows))
+        sent += len(one)
+    return _joined(found)
+
+
+def _usual_size(job: Job) -> int:
+    sizes = [len(job.federation.examples(client)) for client in range(min(len(job.federation), 100))]
+    return max(1, sorted(sizes)[len(sizes) // 2])
+
+
+def _joined(parts: list[SharedRows]) -> SharedRows:
+    labels = [part.labels for part in parts if part.labels is not None]
+    return SharedRows(
+        torch.cat([part.sent for part in parts]),
+        torch.cat(labels) if labels else None,
+        torch.cat([part.origins for part in parts]),
+        parts[0].rows,
+    )
