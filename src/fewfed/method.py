@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.errors import ConfigError
+from fewfed.mechanism import Mechanism
 from fewfed.network import Network
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Plan, Random
@@ -136,6 +137,14 @@ Differentiate = Callable[[Tree], tuple[Tree, Tree]]
 """Takes a work tree, returns the gradient of the loss in its "params" and the loss terms."""
 
 
+@runtime_checkable
+class RowByRow(Protocol):
+    """A `Differentiate` as the engine gives it to the outermost method, which can also look at rows one by one."""
+
+    def by_row(self, work: Tree, /) -> Tree:
+        """For every row of the batch the gradient of the loss of that row alone, rows first."""
+
+
 class Exchange:
     """What is done in one phase, by the server and by each client. Every function has FedAvg as its default."""
 
@@ -228,6 +237,10 @@ class Method(Exchange):
     """Whether labels must be classes."""
     needs_stages: ClassVar[bool] = False
     """Whether it always looks between the stages of the network, or at one of them, so that there must be several."""
+    no_batchnorm: ClassVar[str] = ""
+    """Why the network must not have BatchNorm; empty where it may."""
+    needs_rows_apart: ClassVar[bool] = False
+    """Whether it looks at the rows of a batch one by one, so that network and loss must not mix them."""
     neutral: ClassVar[Mapping[str, Any] | None] = None
     """Hyper-parameters with which the method is exactly FedAvg; None where there are none."""
     mixes: ClassVar[tuple[str, str] | None] = None
@@ -254,6 +267,10 @@ class Method(Exchange):
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         """The exchanges of a round."""
         return (Phase("train", self, clock.epochs),)
+
+    def mechanisms(self, clock: Clock) -> tuple[Mechanism, ...]:
+        """The noise in a round's phases that bounds what they tell about a row: by default there is none."""
+        return ()
 
     def server_init(self, setup: Setup) -> Tree:
         """What the server knows before the first round."""

@@ -85,6 +85,11 @@ class Network:
         """Why this network has no stages that could be told apart; empty where it has."""
         return self._source.one_piece
 
+    @property
+    def has_batchnorm(self) -> bool:
+        """Whether rows of a batch are normalised together somewhere in it."""
+        return any(isinstance(part, BatchNorm) for module in self._modules.values() for part in module.modules())
+
     def require_stages(self, who: str) -> None:
         """Raise where the network is in one piece, and nobody can look inside."""
         if self.one_piece:

@@ -172,6 +172,14 @@ class Plan:
             return SystemRandom(self.dtype)
         return Random(self.seed, "protection", purpose, round, phase, client, dtype=self.dtype)
 
+    def step_noise(self, random: Random) -> Random:
+        """Where noise that protects single steps comes from, inside `draw`: its own source of random numbers in a
+        simulation, and the operating system at a real site. Only `normal` and `uniform` may be asked for."""
+        if self.protection == "seed":
+            return random
+        _ = random.numpy  # Says that steps differ, so that nobody draws for all of them at once.
+        return SystemRandom(self.dtype)
+
     def row_random(self, round: int, phase: str, client: int, *, seen: bool = False) -> Random:
         """What is new about a client's rows in one phase: flips and noise of one use after another, in its steps. Or,
         for all else that looks at its rows in that phase, once for the phase (`seen`)."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
 from fewfed.data.examples import Examples
+from fewfed.mechanism import Mechanism
 from fewfed.method import Batch, Combined, Context, Differentiate, Exchange, Method, Report, Setup
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Random
@@ -22,6 +23,10 @@ from fewfed.tree import Tree
 @dataclass(frozen=True)
 class Wrapper(Method):
     """A method around `inner`, whose phases it changes one by one (`around`) or adds to (`phases`)."""
+
+    keeps_bounds: ClassVar[bool] = False
+    """Whether all it does to what the inner method sends is done to what is sent, never to the rows themselves: then
+    noise inside still bounds what is sent."""
 
     inner: Method = field(default_factory=Method)
 
@@ -57,11 +62,22 @@ class Wrapper(Method):
     def needs_stages(self) -> bool:  # type: ignore[override]
         return self.inner.needs_stages
 
+    @property
+    def no_batchnorm(self) -> str:  # type: ignore[override]
+        return self.inner.no_batchnorm
+
+    @property
+    def needs_rows_apart(self) -> bool:  # type: ignore[override]
+        return self.inner.needs_rows_apart
+
     def check(self, setup: Setup) -> None:
         self.inner.check(setup)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         return tuple(self.around(phase) for phase in self.inner.phases(clock))
+
+    def mechanisms(self, clock: Clock) -> tuple[Mechanism, ...]:
+        return self.inner.mechanisms(clock) if self.keeps_bounds else ()
 
     def around(self, phase: Phase) -> Phase:
         """A phase of the inner method as it is under this wrapper: by default the same."""

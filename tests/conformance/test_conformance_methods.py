@@ -11,6 +11,7 @@ from fewfed.conformance.property import Property
 from fewfed.conformance.reference import Reference
 from fewfed.conformance.suite import CAREFUL, LEARNS, NEUTRAL, OF_A_RUN, WEIGHTS
 from fewfed.methods.registry import choose, presets_of, registered
+from fewfed.phase import Clock
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -33,7 +34,9 @@ def test_no_function_changes_what_a_client_is_given(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", every_method())
 def test_the_model_becomes_better_than_the_one_it_started_from(spec: str) -> None:
-    assert LEARNS.holds(subject(spec)) == ""
+    examined = subject(spec)
+    noisy = any(one.each != "row" for one in examined.method.mechanisms(Clock(0, 1, 1)))
+    assert bool(LEARNS.holds(examined)) == noisy
 
 
 @pytest.mark.thorough  # What executors do with weights is in test_engine_weighting.py.

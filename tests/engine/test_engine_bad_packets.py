@@ -29,6 +29,7 @@ from fewfed.engine.outcomes import Finished
 from fewfed.engine.packet import decode, encode
 from fewfed.errors import RunError
 from fewfed.method import Context, Report
+from fewfed.tree import Tree
 from support import Recorder, digits_federation, job_of, run
 
 ROWS = 6
@@ -57,8 +58,8 @@ def altered(report: Change | None = None, finished: Change | None = None) -> Ite
     """Clients report, or hand over, something else, in every executor: workers are forked and do so too."""
     honest = turn.finished
 
-    def dishonest(told: Any, ctx: Context, steps: int, terms: Any) -> Finished:
-        found = honest(report(told, ctx) if report else told, ctx, steps, terms)
+    def dishonest(job: Job, told: Any, ctx: Context, book: Tree, steps: int, terms: Any) -> Finished:
+        found = honest(job, report(told, ctx) if report else told, ctx, book, steps, terms)
         return finished(found, ctx) if finished else found
 
     with pytest.MonkeyPatch.context() as patched:

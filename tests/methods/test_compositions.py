@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from watching import Turn, watched
 
 from fewfed import tree
+from fewfed.conformance.clients import plain_network
 from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.executors.workers.executor import Workers
 from fewfed.engine.executors.workers.options import Options
@@ -65,6 +66,7 @@ def test_nothing_is_relayed_without_a_relay() -> None:
 
 
 SHORT: Mapping[str, Mapping[str, Any]] = {
+    "central-dp": {"sigma": 0.01},
     "ccvr": {"epochs": 1},
     "fedbr": {"group": 3},
     "fedgen": {"start": 1, "steps": 2, "batch": 8},
@@ -72,7 +74,8 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     "flair": {"init_epochs": 1},
     "grouped": {"k": 2},
 }
-"""What a method does often, only a few times, and from the second round on what it begins with later; few rows."""
+"""What a method does often, only a few times, and from the second round on what it begins with later; few rows; noise
+that three clients do not drown in."""
 
 WRAPPERS = [name for name, cls in registered().items() if wrapped_field(cls)]
 PERSONAL = ("fedbn", "flair", "flute", "local")
@@ -83,6 +86,9 @@ LABELS = (
 )
 """Methods that compare, count, generate or share class labels beside the task's loss."""
 MIXES_LABELS = ("mixup", "manifold-mixup", "moex")
+APART = ("fedfa", "fedfa-anchor", "fedfed", "fedgen-latent", "fedrobust", *MIXES_LABELS)
+"""Methods whose loss or steps make no sense for one row of a batch at a time, or that upload what dp hides."""
+CENTRAL = (("central-dp", "mixstyle"), ("mixstyle", "central-dp"))
 AT_CUT = ("bottlenecked", "decorrelated")
 DEFENCES = (*AT_CUT, "grouped", "noised", "quantised")
 """Alone they are around a method that shares features."""
@@ -100,6 +106,16 @@ REFUSED: Mapping[tuple[str, str], str] = {
     ("fedfa", "fedfa"): "has FedFA's noise and statistics already",
     **{(mixing, name): "uses class labels beside that loss" for mixing in MIXES_LABELS for name in LABELS},
     **{(outer, inner): "mixes labels, and .* does already" for outer in MIXES_LABELS for inner in MIXES_LABELS},
+    **{("dp", name): "looks at class counts of the client" for name in ("fedlc", "fedrs", "flute")},
+    **{("dp", name): "looks at rows of the client" for name in ("elastic", "fedbr", "fedfa-fair", "fedfv", "fedproto")},
+    **{("dp", name): "rows of a batch against each other" for name in ("feddecorr", "flair", "flea")},
+    **{("dp", name): "takes several gradients a step" for name in ("fedharmo", "fedsam")},
+    **{("dp", name): "cannot be trained on rows one by one" for name in (*APART, *DEFENCES)},
+    **{(name, "dp"): "cannot be trained on rows one by one" for name in ("fedfa", *MIXES_LABELS)},
+    ("dp", "dp"): "clips gradients of rows already",
+    ("dp", "feddata"): "trains on other rows than the client's own",
+    **{(outer, "fedbn"): "keeps BatchNorm layers .* but network 'mlp' has none" for outer in ("dp", "central-dp")},
+    **dict.fromkeys((("dp", "mixstyle"), ("mixstyle", "dp"), *CENTRAL), "which network 'mlp' has none of"),
     **{(outer, inner): "send none" for outer in DEFENCES for inner in registered() if inner not in SENDS_ROWS},
     **{(outer, inner): "send inputs, which no training changes" for outer in AT_CUT for inner in SENDS_INPUTS},
     **{(outer, outer): "does what .* does already" for outer in AT_CUT},
@@ -116,7 +132,8 @@ def small_job(spec: str, *names: str) -> Job:
     layers = enumerate(names or (spec,))
     values = {"inner." * depth + key: value for depth, name in layers for key, value in SHORT.get(name, {}).items()}
     chosen = choose(spec, values)
-    return job_of(chosen.method, digits_federation(3, (6, 9, 7)), training={"batch": 4, **chosen.training})
+    net = plain_network() if chosen.method.no_batchnorm else digits_network()
+    return job_of(chosen.method, digits_federation(3, (6, 9, 7)), net=net, training={"batch": 4, **chosen.training})
 
 
 @pytest.mark.parametrize(("outer", "inner"), sorted(REFUSED))

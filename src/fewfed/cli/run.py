@@ -23,6 +23,7 @@ from fewfed.privacy.record import Record
 from fewfed.report.leak import sentence
 from fewfed.report.progress import RoundProgress
 from fewfed.runs.api import resume as resume_run
+from fewfed.runs.budget import told_privacy
 from fewfed.runs.config_file import ConfigFile
 from fewfed.runs.execute import execute
 from fewfed.runs.experiment import Resolved, resolve
@@ -59,6 +60,8 @@ def resume(
     method: Annotated[str, typer.Option(help="The run's method again, where it is a file you have not run yet.")] = "",
     network: Annotated[str, typer.Option(help="The run's network again, where it is such a file.")] = "",
     executor: Annotated[str, typer.Option(help="Another executor than the run had.")] = "",
+    epsilon: Annotated[float | None, typer.Option(help="A larger privacy budget than the run had.")] = None,
+    policy: Annotated[str, typer.Option(help="Another file of what sites allow to leave them.")] = "",
     as_json: opt.AsJson = False,
 ) -> None:
     """Continue a run that was stopped."""
@@ -67,7 +70,14 @@ def resume(
     with progress(str(config.get("label", resolved.spec)), resolved.experiment.rounds) as display:
         watching = [RoundProgress(display)]
         result = resume_run(
-            folder, method=method, network=network or None, executor=executor, observers=watching, progress=False
+            folder,
+            method=method,
+            network=network or None,
+            executor=executor,
+            epsilon=epsilon,
+            policy=policy,
+            observers=watching,
+            progress=False,
         )
     _tell(result, as_json)
 
@@ -98,6 +108,8 @@ def _tell(result: Result, as_json: bool, reading: Reading | None = None) -> None
         say(sentence(result.leak))
     if result.note:
         say(f"data: {result.note}")
+    if result.privacy:
+        say(told_privacy(result.privacy))
     _tell_record(Path(result.folder))
     if result.failed:
         warn(f"{result.failed} turns of clients were left out: metrics.jsonl says which and why")

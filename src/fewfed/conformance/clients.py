@@ -47,6 +47,11 @@ def digits_network(seed: int = 3) -> Network:
     return networks.build("digits-cnn", (1, 8, 8), 10, seed)
 
 
+def plain_network(seed: int = 3) -> Network:
+    """Without BatchNorm, for methods that cannot use it."""
+    return networks.build("mlp", (1, 8, 8), 10, seed)
+
+
 def federation() -> Federation:
     """Eight clients. Personal methods are scored once a client and round: a short test part keeps that cheap."""
     whole = digits_federation(len(SIZES), SIZES)

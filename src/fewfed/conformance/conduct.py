@@ -115,6 +115,8 @@ def odd_clients_finish_or_are_reported(reference: Reference) -> str:
 def learns(subject: Subject) -> str:
     """With the method's own training, not a preset's: its learning rate may be made for hundreds of rounds."""
     method = subject.method
+    if any(one.each != "row" for one in method.mechanisms(Clock(0, 6, TRAINING["epochs"]))):
+        return "noise on its model hides what so few rows tell"
     job = job_of(method, Training(**{**TRAINING, **method.own_training}))
     fresh = method.predictor(method.server_init(job.setup), method.client_init(job.setup))
     start = Sequential(job).evaluate([fresh])[0]

@@ -154,6 +154,8 @@ def aims_at_the_optimum(subject: Subject) -> str:
     method = subject.method
     if why := does_not_fit(method):
         return why
+    if method.another_aim and any(one.each != "row" for one in method.mechanisms(Clock(0, ROUNDS, 1))):
+        return method.another_aim  # Noise leads anywhere.
     if method.another_aim:
         weights = walk(quadratic_job(method, 1), OPTIMUM, rounds=100).weights
         outside = [weight for weight in weights if not OPTIMA[0] < weight < OPTIMA[1]]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fewfed.conformance.clients import digits_network, federation
+from fewfed.conformance.clients import digits_network, federation, plain_network
 from fewfed.conformance.playing import Played, play
 from fewfed.conformance.watchers import Guarded
 from fewfed.data.federation import Federation
@@ -63,4 +63,5 @@ def job_for(spec: str, values: Mapping[str, Any] | None = None, clients: Federat
 
 def job_of(method: Method, training: Training, clients: Federation | None = None) -> Job:
     plan = Plan(0, training.batch, training.batch_rule, training.sampling)
-    return Job(method, digits_network(), Classification(10), clients or federation(), training, plan)
+    net = plain_network() if method.no_batchnorm else digits_network()
+    return Job(method, net, Classification(10), clients or federation(), training, plan)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fewfed.data.examples import Examples
 from fewfed.errors import RunError
+from fewfed.method import Report
 
 
 def refuse_odd_rows(data: Any) -> None:
@@ -74,6 +75,13 @@ def refuse_odd_gradient(found: Any, params: Mapping[str, Tensor]) -> None:
     for name in directions.keys() - params.keys():
         raise RunError(f"gradient: it has a direction for '{name}', which is no parameter: expected none")
     _refuse_no_terms(terms)
+
+
+def refuse_odd_report(report: Any) -> None:
+    """Raise where `end` did not return a report whose upload is a tree: whoever looks at it counts on that."""
+    if not isinstance(report, Report):
+        raise RunError(f"end: its result is {_kind(report)}: expected a Report")
+    _refuse_no_tree("end", report.upload, "upload")
 
 
 def _refuse_no_terms(terms: Any) -> None:

@@ -125,6 +125,14 @@ class Combiner:
                 values[name] = self._closed(name, upload.combine)
         return Combined(values, tuple(self._clients), tuple(self._weights))
 
+    def sent_rows(self) -> dict[str, tuple[int, ...]]:
+        """Of every CONCAT upload, how many rows each client sent, in the order of `finish().clients`."""
+        return {
+            name: tuple(len(next(iter(_leaves(part)))) for part in self._kept[name])
+            for name, upload in self._phase.uploads.items()
+            if upload.combine is Combine.CONCAT and name in self._kept
+        }
+
     def rows(self) -> dict[str, int]:
         """How many rows every CONCAT upload has so far: the size of a shared buffer."""
         return {

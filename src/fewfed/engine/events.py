@@ -92,6 +92,19 @@ class ShapesUnknown(Event):
 
 
 @dataclass(frozen=True)
+class Withdrawn(Event):
+    """Rows of clients that do not take part any more were taken out of what the server keeps."""
+
+    kind: ClassVar[str] = "withdrawn"
+    clients: tuple[int, ...]
+    rows: int
+
+    def __str__(self) -> str:
+        whose = ", ".join(map(str, self.clients))
+        return f"{self.rows} rows of revoked clients ({whose}) were taken out of what the server keeps"
+
+
+@dataclass(frozen=True)
 class Mended(Event):
     """A file of the run was damaged and could be made good."""
 
@@ -102,7 +115,9 @@ class Mended(Event):
         return self.what
 
 
-_KINDS: dict[str, Any] = {cls.kind: cls for cls in (Chosen, Impossible, WorkerDied, WorkerStuck, ShapesUnknown, Mended)}
+_KINDS: dict[str, Any] = {
+    cls.kind: cls for cls in (Chosen, Impossible, WorkerDied, WorkerStuck, ShapesUnknown, Withdrawn, Mended)
+}
 
 
 def _frozen(value: Any) -> Any:

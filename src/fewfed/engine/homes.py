@@ -33,17 +33,23 @@ class Homes(Protocol):
     def restore(self, committed: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
         """Go back to what `commit` returned for a checkpoint; what it returned for the one before is kept as well."""
 
+    def book(self, client: int) -> Tree:
+        """What the client's gates have noted of what left it; nothing where there are none."""
+
     def close(self) -> None:
         """Free files and memory."""
 
 
-_STATE, _MOMENTS = "fewfed.state", "fewfed.moments"
-"""What is kept of a client with moments of its optimiser: the method's state, if it keeps any, and these by phase."""
+_STATE, _MOMENTS, _BOOK = "fewfed.state", "fewfed.moments", "fewfed.book"
+"""What is kept of a client with moments of its optimiser, or a book of what left it: the method's state, if it keeps
+any, the moments by phase, and the book by gate."""
+
+_BESIDE = (_MOMENTS, _BOOK)
 
 
 def state_in(kept: Tree | None) -> Tree | None:
     """What a client's method remembers, of all that is kept of the client."""
-    return kept.get(_STATE) if kept is not None and _MOMENTS in kept else kept
+    return kept.get(_STATE) if kept is not None and (_MOMENTS in kept or _BOOK in kept) else kept
 
 
 class SimulatedHomes:
@@ -53,8 +59,8 @@ class SimulatedHomes:
         self._job = job
         self._store = ClientStore() if store is None else store  # An empty store is false.
         self._first: Tree | None = None
-        self._met_moments = False
-        """Whether anybody may have moments: if not, nobody has to look what was kept before."""
+        self._met_more = False
+        """Whether anybody may have moments or a book: if not, nobody has to look what was kept before."""
 
     def state(self, client: int) -> Tree:
         """What a client remembers; before its first participation, what the method gives it."""
@@ -75,26 +81,40 @@ class SimulatedHomes:
 
     def moments(self, client: int, phase: Phase) -> Tree:
         """Where the client's optimiser stopped in its last turn of a phase; nothing where it starts anew."""
-        found: Tree = self._moments(client).get(phase.name, {}) if self._job.keeps_moments(phase) else {}
+        found: Tree = self._beside(client, _MOMENTS).get(phase.name, {}) if self._job.keeps_moments(phase) else {}
         return found
+
+    def book(self, client: int) -> Tree:
+        """What the client's gates have noted of what left it; nothing where there are none."""
+        return self._beside(client, _BOOK) if self._job.gates else {}
 
     def keep(self, phase: Phase, client: int, state: Tree) -> None:
         """A client's packet was accepted: from now on it remembers this."""
         if phase.keeps_state:
-            moments = self._moments(client) if self._met_moments else {}
-            self._store.put(client, {_STATE: state, _MOMENTS: moments} if moments else state)
+            self._put(client, state, {name: self._beside(client, name) for name in _BESIDE} if self._met_more else {})
 
     def keep_moments(self, phase: Phase, client: int, moments: Tree) -> None:
         """The same for the moments of its optimiser in a phase."""
-        self._met_moments = True
-        state = self.remembered(client)
-        kept = {} if state is None else {_STATE: state}
-        self._store.put(client, {**kept, _MOMENTS: {**self._moments(client), phase.name: moments}})
+        self._met_more = True
+        all_phases = {**self._beside(client, _MOMENTS), phase.name: moments}
+        self._put(client, self.remembered(client), {_MOMENTS: all_phases, _BOOK: self._beside(client, _BOOK)})
 
-    def _moments(self, client: int) -> Tree:
-        """Of all phases."""
-        found: Tree = (self.kept(client) or {}).get(_MOMENTS, {})
+    def keep_book(self, client: int, book: Tree) -> None:
+        """The same for what its gates have noted."""
+        self._met_more = True
+        self._put(client, self.remembered(client), {_MOMENTS: self._beside(client, _MOMENTS), _BOOK: book})
+
+    def _beside(self, client: int, name: str) -> Tree:
+        """What is kept of a client beside the method's state: moments of all phases, or the book."""
+        found: Tree = (self.kept(client) or {}).get(name, {})
         return found
+
+    def _put(self, client: int, state: Tree | None, beside: Tree) -> None:
+        beside = {name: kept for name, kept in beside.items() if kept}
+        if beside:
+            self._store.put(client, beside if state is None else {_STATE: state, **beside})
+        elif state is not None:
+            self._store.put(client, state)
 
     def finish_round(self) -> None:
         self._store.finish_round()
@@ -113,7 +133,7 @@ class SimulatedHomes:
         self._store.check(committed)
 
     def restore(self, committed: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
-        self._met_moments = True  # Only the files would tell.
+        self._met_more = True  # Only the files would tell.
         self._store.restore(committed, before)
 
     def close(self) -> None:

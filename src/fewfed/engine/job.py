@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fewfed.data.federation import Federation
+from fewfed.engine.gate import Gate
 from fewfed.errors import ConfigError
 from fewfed.method import Method, Setup
 from fewfed.network import Network
@@ -31,6 +32,8 @@ class Job:
     plan: Plan
     rows_public: bool = False
     """Whether everybody may see the clients' rows."""
+    gates: tuple[Gate, ...] = ()
+    """What watches over what leaves clients: a budget, a release policy."""
 
     @property
     def setup(self) -> Setup:
@@ -47,7 +50,17 @@ class Job:
             )
         if self.method.needs_stages:
             self.net.require_stages(f"method '{self.method.label}'")
+        if self.method.no_batchnorm and self.net.has_batchnorm:
+            raise ConfigError(
+                f"method '{self.method.label}' cannot use BatchNorm, which network '{self.net.name}' has: "
+                f"{self.method.no_batchnorm}; expected a network without, such as the GroupNorm variant NAME-gn of a "
+                "built-in one"
+            )
         self.method.check(self.setup)
+        if self.method.needs_rows_apart:
+            from fewfed.engine.rows_apart import refuse_mixed_rows  # It runs turns, which are made from jobs.
+
+            refuse_mixed_rows(self)
 
     def training_of(self, phase: Phase) -> Training:
         """The run's training with what a phase sets for itself."""

@@ -22,7 +22,7 @@ from fewfed.engine.job import Job
 from fewfed.engine.outcomes import Failed, Finished
 from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import RunError
-from fewfed.method import Batch, Context, Differentiate, Exchange, Report
+from fewfed.method import Batch, Context, Differentiate, Exchange, Report, RowByRow
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Random
 from fewfed.tree import Tree
@@ -133,9 +133,10 @@ class Lender:
     def _own(self, member: Member) -> tuple[Member, Callable[[], bool]]:
         """The member with what is its own as it is lent to it, and whether that is still as it was."""
         if not (member.personal or member.state):  # Most methods: this is done in every turn.
-            given = Member(member.client, moments=member.moments)
+            given = Member(member.client, moments=member.moments, book=member.book)
             return given, lambda: not (given.personal or given.state)
-        given = Member(member.client, self._own_lent(member.personal), self._own_lent(member.state), member.moments)
+        own = self._own_lent
+        given = dataclasses.replace(member, personal=own(member.personal), state=own(member.state))
         return given, Glance(given.personal, given.state).unchanged
 
     def _own_lent(self, own: Tree) -> Tree:
@@ -149,7 +150,7 @@ class Lender:
         given: Tree = {"shared": self._sent, "personal": member.personal, "state": member.state}
         watch = _Watch(self._job.method.label, phase.name, given, tree.clone(given))
         watched = dataclasses.replace(phase, does=cast(Exchange, _Watched(phase.does, watch)))
-        lent = Member(member.client, watch.lent["personal"], watch.lent["state"], member.moments)
+        lent = dataclasses.replace(member, personal=watch.lent["personal"], state=watch.lent["state"])
         found = run_turn(self._job, watched, clock, watch.lent["shared"], lent, channels_last)
         if watch.found:
             self._spoiling.add(phase.name)
@@ -220,11 +221,7 @@ class _Watched:
         return terms
 
     def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
-        def differentiated(point: Tree) -> tuple[Tree, Tree]:
-            self._watch.look("gradient")
-            return differentiate(point)
-
-        found = self._does.gradient(differentiated, work, ctx, batch)
+        found = self._does.gradient(_Differentiating(differentiate, self._watch), work, ctx, batch)
         self._watch.look("gradient")
         return found
 
@@ -233,6 +230,21 @@ class _Watched:
         report = self._does.end(work, ctx)
         self._watch.look("end")
         return report
+
+
+class _Differentiating:
+    """What a method's `gradient` may ask for, with a look before each."""
+
+    def __init__(self, differentiate: Differentiate, watch: _Watch) -> None:
+        self._differentiate, self._watch = differentiate, watch
+
+    def __call__(self, point: Tree, /) -> tuple[Tree, Tree]:
+        self._watch.look("gradient")
+        return self._differentiate(point)
+
+    def by_row(self, point: Tree, /) -> Tree:
+        self._watch.look("gradient")
+        return cast(RowByRow, self._differentiate).by_row(point)
 
 
 def returned(shared: Tree, work: Any) -> bool:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fewfed import tree
 from fewfed.engine import asking
 from fewfed.engine.combine import Combiner
-from fewfed.engine.events import Event, ShapesUnknown
+from fewfed.engine.events import Event, ShapesUnknown, Withdrawn
 from fewfed.engine.executor import Briefing, Executor, Invited
 from fewfed.engine.holdings import Holdings
 from fewfed.engine.job import Job, is_inside, members_of
 from fewfed.engine.outcomes import Failed, Outcome, Partial
 from fewfed.engine.packet import Packet
+from fewfed.engine.provenance import Provenance
 from fewfed.engine.records import PhaseRecord, RoundRecord, Tally, Traffic
 from fewfed.engine.schema import Schemas
 from fewfed.errors import RunError
@@ -33,6 +34,8 @@ class PhaseResult:
     combined: Combined
     record: PhaseRecord
     failed: tuple[Failed, ...]
+    sent_rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of every upload of rows, how many each client of `combined` sent."""
 
 
 @dataclass
@@ -47,6 +50,8 @@ class RoundView:
     holdings: Holdings
     phases: list[PhaseResult]
     record: RoundRecord
+    provenance: Provenance | None = None
+    """Whose the rows on the server are, where somebody may withdraw some."""
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -87,40 +92,58 @@ def run_rounds(
     holdings: Holdings | None = None,
     server: Tree | None = None,
     start: int = 0,
+    provenance: Provenance | None = None,
     witness: Witness | None = None,
 ) -> Tree:
     """Run rounds [start, rounds) and return the server's tree.
 
-    `server` and `holdings` are given when a run is resumed; the executor's homes are restored before that.
+    `server`, `holdings` and `provenance` are given when a run is resumed; the executor's homes are restored before.
     """
     asking.check_fit(job)
     coordinator = _Coordinator(job, executor, holdings or Holdings(), witness)
     asking.client_init(job)  # Clients call it for themselves: what is wrong with it is said before.
     state = executor.place(asking.server_init(job) if server is None else server)
+    if provenance is None and any(gate.withdraws for gate in job.gates):
+        provenance = Provenance()
     for number in range(start, rounds):
         began = time.perf_counter()
         clock = Clock(number, rounds, job.training.epochs)
         drawn = job.plan.cohort(number, len(job.federation), cohort)
         results: list[PhaseResult] = []
+        state, withdrawn = _without_withdrawn(job, clock, state, provenance)
         for phase in asking.phases(job, clock):
             result = coordinator.run(phase, clock, drawn, state)
             results.append(result)
             if not result.combined.clients:
                 break  # Nothing to absorb, and the phases after it stand on it: the server stays as it is.
-            state = asking.absorb(job.method, phase, state, result.combined)
+            after = asking.absorb(job.method, phase, state, result.combined)
+            if provenance is not None:
+                provenance.follow(job.method, phase, state, result.combined, result.sent_rows, after)
+            state = after
         record = RoundRecord(
             round=number + 1,
             lr=job.training.lr_at(number),
             phases={result.phase.name: result.record for result in results},
             failed=tuple(failure for result in results for failure in result.failed),
-            events=(*coordinator.events(), *executor.events()),
+            events=(*withdrawn, *coordinator.events(), *executor.events()),
             train_seconds=time.perf_counter() - began,
         )
-        view = RoundView(job, clock, drawn, state, executor, coordinator.holdings, results, record)
+        view = RoundView(job, clock, drawn, state, executor, coordinator.holdings, results, record, provenance)
         for observer in observers:
             observer.after_round(view)
     coordinator.close()
     return state
+
+
+def _without_withdrawn(
+    job: Job, clock: Clock, server: Tree, provenance: Provenance | None
+) -> tuple[Tree, tuple[Withdrawn, ...]]:
+    """The server's tree without rows of clients that have withdrawn, and what is to be told of it."""
+    clients = frozenset[int]().union(*(gate.withdrawn(clock) for gate in job.gates))
+    if provenance is None or not clients:
+        return server, ()
+    server, rows = provenance.without(server, clients)
+    return server, ((Withdrawn(tuple(sorted(clients)), rows),) if rows else ())
 
 
 class _Coordinator:
@@ -175,7 +198,7 @@ class _Coordinator:
             terms=tally.terms,
             reported=tally.reported,
         )
-        return PhaseResult(phase, shared, combined, record, tuple(failed))
+        return PhaseResult(phase, shared, combined, record, tuple(failed), combiner.sent_rows())
 
     def _broadcast(self, phase: Phase, server: Tree) -> Tree:
         try:
@@ -192,6 +215,9 @@ class _Coordinator:
         There is no use in going on where all failed by themselves, since then the model or the method is broken, nor
         where all packets are refused from the start: then the method does not hand over what it declares.
         """
+        if any(failure.was_forbidden for failure in failed):  # Other sites may take part in the next round.
+            self._empty[phase.name] = _nobody(phase, clock, failed)
+            return
         refused = any(failure.cause == "packet" for failure in failed)
         if not refused or (len(failed) > 1 and phase.name not in self._worked):
             raise _nobody(phase, clock, failed)

@@ -20,8 +20,14 @@ class Failed:
     client: int
     phase: str
     reason: str
-    cause: Literal["client", "packet", "worker"] = "client"
-    """What went wrong: its own work, what it handed over, or the process it ran in."""
+    cause: Literal["client", "packet", "worker", "policy", "budget"] = "client"
+    """What went wrong: its own work, what it handed over, or the process it ran in. Or who forbade it: its site's
+    release policy, or its privacy budget."""
+
+    @property
+    def was_forbidden(self) -> bool:
+        """Whether nothing went wrong: its site does not take part."""
+        return self.cause in ("policy", "budget")
 
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -36,6 +42,8 @@ class Finished:
     """What it will remember if the packet is accepted."""
     moments: Tree = field(default_factory=dict)
     """Of its optimiser, where they stay from round to round. At home, like the state; the method sees neither."""
+    book: Tree = field(default_factory=dict)
+    """What its gates have noted of what left it (`fewfed.engine.gate`); kept even if the packet is refused."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Reception:
         """The outcome of a client's turn; the state of a client whose packet is refused stays as it was."""
         if isinstance(found, Failed):
             return found
+        self._note(client, found)
         try:
             self._schema.check(found.packet, client)
             self._check_state(found)
@@ -41,6 +42,7 @@ class Reception:
         well_formed: list[tuple[int, Finished]] = []
         self._learn_from(found)
         for client, finished in found:
+            self._note(client, finished)
             try:
                 self._schema.check_head(finished.packet, client)
                 self._schema.check_ranges(finished.packet)
@@ -84,6 +86,11 @@ class Reception:
         if self._schema.leaves is None:
             self._schema = self._schema.learned(found.packet)
         return Done(found.packet)
+
+    def _note(self, client: int, found: Finished) -> None:
+        """What has left a client has left it, whether it can be used or not."""
+        if found.book:
+            self._homes.keep_book(client, found.book)
 
     def _refused(self, client: int, error: BadPacket) -> Failed:
         return Failed(client, self._briefing.phase.name, f"its packet was refused: {error}", "packet")

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.data.examples import Examples
-from fewfed.engine import answers, layout
+from fewfed.engine import answers, gate, layout
+from fewfed.engine.gate import LeftOut
 from fewfed.engine.job import PSEUDO_CLIENT, Job
 from fewfed.engine.optimizer import LocalOptimizer
 from fewfed.engine.outcomes import Failed, Finished
@@ -36,6 +37,8 @@ class Member:
     state: Tree = field(default_factory=dict)
     moments: Tree = field(default_factory=dict)
     """Of its optimiser in this phase, where they stay from round to round; not for the method."""
+    book: Tree = field(default_factory=dict)
+    """What its gates have noted of what left it before; not for the method either."""
 
 
 class CannotTrain(Exception):
@@ -54,7 +57,7 @@ def run_turn(
     try:
         with network_randomness(job, clock, phase, member.client), passes:
             ctx = context_of(job, phase, clock, shared, member)
-            return _turn(job, ctx, member.moments, channels_last and phase.epochs > 0)
+            return _turn(job, ctx, member, channels_last and phase.epochs > 0)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # Also `sys.exit()`: what a method does in a client's turn concerns that client.
@@ -65,6 +68,8 @@ def failed(client: int, phase: Phase, error: BaseException) -> Failed:
     """The `Failed` for an error in a turn. Errors of fewfed are sentences; for others type and place are added."""
     if isinstance(error, BadPacket):
         return Failed(client, phase.name, f"its packet was refused: {error}", "packet")
+    if isinstance(error, LeftOut):
+        return Failed(client, phase.name, str(error), error.cause)
     known = isinstance(error, (FewfedError, CannotTrain))
     return Failed(client, phase.name, str(error) if known else told(error))
 
@@ -118,9 +123,10 @@ def context_with(
     )
 
 
-def rows_to_train_on(job: Job, ctx: Context) -> Examples:
-    """The rows of a turn, or `CannotTrain`. Those that get new noise each time are without it here."""
+def rows_to_train_on(job: Job, ctx: Context, book: Tree) -> Examples:
+    """The rows of a turn, or `CannotTrain`, or `LeftOut`. Those that get new noise each time are without it here."""
     phase = ctx.phase
+    gate.admit(job, ctx, book)
     if phase.cohort is not Cohort.SERVER and ctx.size == 0:
         raise CannotTrain("it has no samples: expected at least one")
     data = phase.does.data(unseen(job, ctx))
@@ -139,27 +145,30 @@ def refuse_broken(terms: Mapping[str, float], norm: float) -> None:
         raise CannotTrain("its parameters became NaN or infinite: try a smaller lr")
 
 
-def finished(report: Report, ctx: Context, steps: int, terms: Mapping[str, float]) -> Finished:
-    """What a client hands over, from what its method reports."""
+def finished(job: Job, report: Report, ctx: Context, book: Tree, steps: int, terms: Mapping[str, float]) -> Finished:
+    """What a client hands over, from what its method reports: all that its gates let through."""
+    if job.gates:
+        answers.refuse_odd_report(report)
+        report, book = gate.released(job, report, ctx, book)
     packet = packet_of(report, ctx.clock.round, ctx.phase.name, ctx.client, steps, terms)
-    return Finished(packet, report.state)
+    return Finished(packet, report.state, book=book if job.gates else {})
 
 
-def _turn(job: Job, ctx: Context, moments: Tree, channels_last: bool) -> Finished:
-    data = rows_to_train_on(job, ctx)
+def _turn(job: Job, ctx: Context, member: Member, channels_last: bool) -> Finished:
+    data = rows_to_train_on(job, ctx, member.book)
     batches = ctx.plan.batches(ctx.clock.round, ctx.phase.name, ctx.client, len(data), ctx.phase.epochs)
     ctx = dataclasses.replace(ctx, steps=len(batches))
     work = ctx.phase.does.begin(ctx)
     answers.refuse_odd_work(work, len(batches))
     if channels_last:
         work = {**work, "params": layout.channels_last(work["params"])}
-    optimizer = _optimizer(job, ctx, work, moments) if batches else None
+    optimizer = _optimizer(job, ctx, work, member.moments) if batches else None
     terms = _trained(job, ctx, work, data, batches, optimizer) if optimizer else {}
     if channels_last:
         work = {**work, "params": layout.in_reading_order(work["params"])}
     with torch.no_grad():
         report = ctx.phase.does.end(work, ctx)
-    found = finished(report, ctx, len(batches), terms)
+    found = finished(job, report, ctx, member.book, len(batches), terms)
     if optimizer and job.keeps_moments(ctx.phase):
         found = dataclasses.replace(found, moments=optimizer.moments([*work["params"]]))
     return _in_reading_order(found) if channels_last else found
@@ -201,4 +210,5 @@ def _trained(
 
 def _in_reading_order(found: Finished) -> Finished:
     packet = dataclasses.replace(found.packet, arrays=layout.in_reading_order(found.packet.arrays))
-    return Finished(packet, layout.in_reading_order(found.state), layout.in_reading_order(found.moments))
+    state, moments = layout.in_reading_order(found.state), layout.in_reading_order(found.moments)
+    return Finished(packet, state, moments, found.book)

@@ -31,6 +31,7 @@ class Grouped(Protection):
     paper = "Domingo-Ferrer & Mateo-Sanz, Practical Data-Oriented Microaggregation for Statistical Disclosure Control, \
 IEEE TKDE 2002"
     neutral = MappingProxyType({"k": 1})
+    keeps_bounds = True
 
     k: int = setting(5, "rows in one average; 1 = rows as they are", ge=1)
     fresh: bool = setting(False, "draw groups anew in every round")

@@ -8,9 +8,10 @@ from types import MappingProxyType
 from torch import Tensor
 
 from fewfed.errors import ConfigError
+from fewfed.mechanism import Mechanism
 from fewfed.method import Context, Setup
 from fewfed.methods.parts.protection import Protected, Protection
-from fewfed.phase import Phase
+from fewfed.phase import Clock, Phase
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
@@ -42,6 +43,15 @@ class Noised(Protection):
                 key="clip",
                 value=self.clip,
             )
+
+    def mechanisms(self, clock: Clock) -> tuple[Mechanism, ...]:
+        own = (
+            # Several arrays of one row are each as long as the clip: a row moves all of them.
+            Mechanism(phase.name, frozenset(phase.row_uploads), self.sigma / len(phase.row_uploads) ** 0.5, "row")
+            for phase in self.inner.phases(clock)
+            if phase.row_uploads and self.sigma
+        )
+        return (*self.inner.mechanisms(clock), *own)
 
     def protected(self, phase: Phase) -> Phase:
         return dataclasses.replace(phase, does=Noise(self, phase))

@@ -30,6 +30,7 @@ class Quantised(Protection):
 CVPR 2018"
     )
     neutral = MappingProxyType({"bits": 0, "keep": 1.0})
+    keeps_bounds = True
 
     bits: Literal[0, 2, 4, 8] = setting(8, "bits a number; 0 = numbers as they are")
     keep: float = setting(1.0, "part of the channels that are sent, the strongest of each row", gt=0, le=1)

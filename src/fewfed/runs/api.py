@@ -108,6 +108,8 @@ def resume(
     network: nn.Module | Network | Where | None = None,
     method: Where = "",
     executor: str = "",
+    epsilon: float | None = None,
+    policy: Where = "",
     observers: Sequence[Observer] = (),
     progress: bool | None = None,
 ) -> Result:
@@ -116,7 +118,8 @@ def resume(
     `method`: the run's method, named again. Needed where it is a file that you have not run before, since a folder
     from somebody else must not decide which code runs here; or where that file lies elsewhere by now. The same goes for
     `network` where the run's network is a file.
-    `executor`: another one than the run had, where this machine lacks that. `progress`: as in `run`.
+    `executor`: another one than the run had, where this machine lacks that. `epsilon`: a larger privacy budget than the
+    run had, which has spent it. `policy`: another file of what sites allow. `progress`: as in `run`.
     """
     path, spec, watching = given.folder_of(folder, "folder"), given.method_of(method), given.observers_of(observers)
     own, wanted = given.own_of(data, network), given.wanted(progress)
@@ -130,6 +133,8 @@ def resume(
     name = os.fspath(network) if isinstance(network, (str, PathLike)) else ""
     recorded = recorded.named(spec) if spec else recorded
     recorded = recorded.with_network(name) if name else recorded
+    recorded = recorded if epsilon is None else recorded.with_budget(epsilon)
+    recorded = recorded.with_policy(os.fspath(policy)) if policy else recorded
     refuse_unknown(recorded, path, [kind for kind, said in (("method", spec), ("network", name)) if said])
     prepared = prepare(recorded.on(executor) if executor else recorded, data=own.data, network=own.network)
     remember_named(recorded)

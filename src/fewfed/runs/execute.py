@@ -18,9 +18,11 @@ from fewfed.engine.events import Event, Mended
 from fewfed.engine.holdings import Holdings
 from fewfed.engine.homes import Homes, SimulatedHomes
 from fewfed.engine.loop import Observer, RoundView, run_rounds
+from fewfed.engine.provenance import Provenance
 from fewfed.engine.records import PhaseRecord
 from fewfed.privacy.leak import MeasureLeak
 from fewfed.privacy.recorder import Recorder
+from fewfed.runs.budget import Bill, StopAtEnd
 from fewfed.runs.executors import Surroundings, executor_for
 from fewfed.runs.final_scores import final_scores
 from fewfed.runs.folder import CONFIG, RunFolder, held
@@ -86,16 +88,32 @@ def _run_to_end(
     holdings = Holdings.from_json(last.held)
     leak = [MeasureLeak()] if experiment.leak else []
     told: list[Event] = [Mended(what) for what in mended]
+    bill = Bill(prepared.ledger, job.plan.protection) if prepared.ledger else None
+    billed, stopped = ([bill], [StopAtEnd(bill, folder.path)]) if bill else ([], [])
     try:
+        if bill:
+            bill.begin(homes, folder.metrics())
+            bill.refuse_end(last.done, experiment.rounds, folder.path)
         final = run_rounds(
             job,
             executor,
-            [_Before(prepared.scaling.exchange), _Tell(told), evaluate, *leak, *observers, *beside, record],
+            [
+                _Before(prepared.scaling.exchange),
+                _Tell(told),
+                evaluate,
+                *leak,
+                *billed,
+                *observers,
+                *beside,
+                record,
+                *stopped,
+            ],
             rounds=experiment.rounds,
             cohort=prepared.cohort,
             holdings=holdings,
             server=last.server,
             start=last.done,
+            provenance=Provenance.from_json(last.rows) if last.rows else None,
             witness=recorder,
         )
         scores = final_scores(job, executor, final, experiment.evaluate_clients)
@@ -118,6 +136,7 @@ def _run_to_end(
         folder=str(folder.path),
         note=prepared.note,
         metric=experiment.metric,
+        privacy=bill.summary(experiment.rounds) if bill else None,
         **summary,
     )
     personal = job.method.personal_model
@@ -191,7 +210,8 @@ class _Record:
         self._began = now
         # An interrupt may come at any moment: until the assignment, the round before can be gone back to.
         self.folder.append(view.record.as_json())
-        finished = _Finished(view.clock.round + 1, view.server, view.executor.homes, view.holdings)
+        rows = view.provenance.as_json() if view.provenance else {}
+        finished = _Finished(view.clock.round + 1, view.server, view.executor.homes, view.holdings, rows)
         self._finished = finished
         finished.mark()
         if view.clock.last or time.monotonic() - self._saved >= self.every:
@@ -206,7 +226,8 @@ class _Record:
             self._checkpoint(self._finished)
 
     def _checkpoint(self, finished: _Finished) -> None:
-        self.folder.checkpoint(finished.server, finished.rounds, finished.homes.commit(), finished.holdings.as_json())
+        homes, held = finished.homes.commit(), finished.holdings.as_json()
+        self.folder.checkpoint(finished.server, finished.rounds, homes, held, finished.rows)
         self._finished = None
 
 
@@ -218,6 +239,8 @@ class _Finished:
     server: Tree
     homes: Homes
     holdings: Holdings
+    rows: Mapping[str, Any] = field(default_factory=dict)
+    """Whose the rows on the server are."""
     marked: bool = False
 
     def mark(self) -> None:

@@ -70,6 +70,11 @@ class Experiment(Known):
     evaluate_every: int = setting(1, "rounds between evaluations; the last round always is", ge=1)
     evaluate_clients: int = setting(20, "clients whose own models are scored where each has one; 0 = all", ge=0)
     metric: str = setting("accuracy", "what is compared: accuracy, balanced_accuracy, macro_f1, auc, loss, dice ...")
+    epsilon: float | None = setting(
+        None, "privacy budget of a row: nobody takes part in a turn that would pass it; none = no budget", gt=0
+    )
+    delta: float = setting(1e-5, "of epsilon: the chance that the bound does not hold", gt=0, lt=1)
+    policy: str = setting("", "TOML file of what sites allow to leave them; empty = everything")
     rows_public: bool = setting(
         False, "rows may be seen by everybody: lets a method share them as they are, or what is as good as they are"
     )
@@ -160,6 +165,23 @@ class Resolved:
                 f"network '{network}' is not the run's: expected '{recorded}'", key="network", value=network
             )
         return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, network=network))
+
+    def with_budget(self, epsilon: float) -> Resolved:
+        """The same with a larger privacy budget, where the run has spent the one it had."""
+        recorded = self.experiment.epsilon
+        if recorded is not None and epsilon < recorded:
+            raise ConfigError(
+                f"epsilon = {epsilon:g} is less than the run was started with: expected at least {recorded:g}",
+                key="epsilon",
+                value=epsilon,
+            )
+        changed = dataclasses.replace(self.experiment, epsilon=epsilon)
+        check(changed)
+        return dataclasses.replace(self, experiment=changed)
+
+    def with_policy(self, path: str) -> Resolved:
+        """The same with another policy of the sites: it is theirs, and may change while a run goes on."""
+        return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, policy=path))
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -26,6 +26,7 @@ import torch
 from fewfed.engine import storage
 from fewfed.engine.holdings import Holdings
 from fewfed.engine.own_folder import PART, File, OwnFolder
+from fewfed.engine.provenance import Provenance
 from fewfed.engine.storage import Damaged, digest_of
 from fewfed.errors import RunError
 from fewfed.privacy.record import FOLDER as PACKETS
@@ -65,6 +66,8 @@ class Checkpoint(NamedTuple):
     """The metrics of the finished rounds."""
     chain: str = ""
     """The digest of the last of them."""
+    rows: Mapping[str, Any] = {}
+    """Whose the rows on the server are; nothing where nobody asked."""
 
 
 class Restored(NamedTuple):
@@ -116,8 +119,16 @@ class RunFolder:
             )
         return folder, read_sealed(folder._own / CONFIG)[0]
 
-    def checkpoint(self, server: Tree, round: int, states: Mapping[str, Any], held: Mapping[str, Any]) -> None:
-        """Write the server's tree after `round` rounds, where the clients' states lie, and what clients hold."""
+    def checkpoint(
+        self,
+        server: Tree,
+        round: int,
+        states: Mapping[str, Any],
+        held: Mapping[str, Any],
+        rows: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the server's tree after `round` rounds, where the clients' states lie, what clients hold, and whose the
+        rows on the server are, where that is known."""
         self._own.flush(METRICS)  # A checkpoint must not outlive the metrics of its rounds.
         metrics, chain = self._written.until(round)
         facts = {
@@ -126,6 +137,7 @@ class RunFolder:
             "held": dict(held),
             "chain": chain,
             "metrics": base64.b64encode(metrics).decode(),
+            **({"rows": dict(rows)} if rows else {}),
         }
         new = CHECKPOINT + ".new"
         storage.save(self._own / new, server, facts)
@@ -302,6 +314,9 @@ class RunFolder:
             done, chain = int(facts["round"]), str(facts["chain"])
             states, held = dict(facts["states"]), dict(facts["held"])
             Holdings.from_json(held)
+            rows = dict(facts["rows"]) if "rows" in facts else {}
+            if rows:
+                Provenance.from_json(rows)
             text = _decompressed(base64.b64decode(facts["metrics"], validate=True))
         except (RunError, KeyError, TypeError, ValueError, binascii.Error, zlib.error) as error:
             raise Damaged(f"{where} is damaged ({type(error).__name__}): expected a checkpoint of this run") from error
@@ -314,7 +329,7 @@ class RunFolder:
                 raise Damaged(f"{where} is damaged: line {number} of its metrics is of another round")
         if start != chain:
             raise Damaged(f"{where} is damaged: it is not of this run, or its metrics were changed")
-        return Checkpoint(server, done, states, held, tuple(lines), chain)
+        return Checkpoint(server, done, states, held, tuple(lines), chain, rows)
 
     def _mend_metrics(self, last: Checkpoint) -> list[str]:
         """Let the file of metrics end with those of the checkpoint, which has them all."""

@@ -22,14 +22,18 @@ from fewfed.data.splits import BY_CLASS, RELEASED, DirichletOptions, Split, make
 from fewfed.data.validation import hold_back
 from fewfed.engine import asking
 from fewfed.engine.evaluation import refuse_metric
+from fewfed.engine.gate import Gate
 from fewfed.engine.job import Job
 from fewfed.engine.threads import one_thread
 from fewfed.errors import ConfigError, concerning
 from fewfed.network import Network
 from fewfed.phase import Clock
 from fewfed.plan import Plan, Random
+from fewfed.privacy.ledger import Ledger
+from fewfed.privacy.policy import budgets
 from fewfed.privacy.recording import Recording, recording_of
 from fewfed.runs.blueprint import Blueprint, blueprint_of
+from fewfed.runs.budget import ledger_of, policy_of
 from fewfed.runs.executors import refuse_unused
 from fewfed.runs.experiment import AUTO, RECORDS, Experiment, Resolved
 from fewfed.runs.first_model import first_model
@@ -64,6 +68,8 @@ class Prepared:
     """How the user's own files were read."""
     recording: Recording | None = None
     """Which packets are kept; None where none are."""
+    ledger: Ledger | None = None
+    """What adds up what clients release; None where nothing is bounded and nobody asked for a budget."""
 
 
 def prepare(
@@ -108,7 +114,7 @@ def prepare(
     if experiment.start_from:
         with concerning("start_from", experiment.start_from):
             net = net.starting_from(first_model(Path(experiment.start_from), net))
-    job = Job(method, net, _task(dataset), federation, training, plan, experiment.rows_public)
+    job = Job(method, net, _task(dataset), federation, training, plan, rows_public=experiment.rows_public)
     with concerning("method", resolved.spec):
         asking.check_fit(job)
     with concerning("metric", experiment.metric):
@@ -117,6 +123,10 @@ def prepare(
         asking.phases(job, Clock(number, experiment.rounds, training.epochs))
     cohort = experiment.cohort_size(len(split))
     refuse_unused(resolved, cohort)
+    policy = policy_of(experiment, job, dataset)
+    ledger = ledger_of(experiment, job, cohort, budgets(policy) if policy else None)
+    gates: tuple[Gate | None, ...] = (policy, ledger)  # Whoever a policy leaves out is not billed.
+    job = dataclasses.replace(job, gates=tuple(gate for gate in gates if gate is not None))
     recording = _recording(experiment, len(split))
     manifest = {**manifest_of(dataset, split, held_back, whole.reading), "scaling": scaling.mode}
     inputs = inputs_of(dataset, net, sources)
@@ -124,7 +134,20 @@ def prepare(
     own = network is not None
     blueprint = blueprint_of(resolved, job, dataset, split, scaling, own)
     return Prepared(
-        resolved, job, split, manifest, inputs, cohort, note, scaling, blueprint, data, own, whole.reading, recording
+        resolved,
+        job,
+        split,
+        manifest,
+        inputs,
+        cohort,
+        note,
+        scaling,
+        blueprint,
+        data,
+        own,
+        whole.reading,
+        recording,
+        ledger,
     )
 
 

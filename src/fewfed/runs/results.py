@@ -86,6 +86,8 @@ class Result:
     """What the run is judged by: the chosen metric."""
     judged: Summary | None = None
     """The chosen metric on the test part, where it is not the accuracy."""
+    privacy: dict[str, Any] | None = None
+    """What was released about a row at most, where noise bounds it: epsilon against the server and other sites."""
     leak: Leak | None = None
     """What could be reconstructed of rows that were shared; None where none were, or it was not measured."""
 
@@ -132,6 +134,8 @@ class Result:
         """Without what only runs with validation rows, or with shared ones, have, unless this is one."""
         found = {**asdict(self), "chosen": asdict(self.chosen)}
         del found["judged"]
+        if self.privacy is None:
+            del found["privacy"]
         if self.leak is None:
             del found["leak"]
         if self.validation is None:

@@ -46,7 +46,13 @@ class LocalExecutor:
         """Members together with what they remember, one by one as the executor asks for them."""
         homes = self._homes
         return (
-            Member(one.client, one.personal, homes.state(one.client), homes.moments(one.client, phase))
+            Member(
+                one.client,
+                one.personal,
+                homes.state(one.client),
+                homes.moments(one.client, phase),
+                homes.book(one.client),
+            )
             for one in members
         )
 

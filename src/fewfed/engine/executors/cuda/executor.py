@@ -176,7 +176,7 @@ class Device(LocalExecutor):
     def _here(self, member: Member) -> Member:
         """The member with what is its own on the device; not what the server or the store holds themselves."""
         here = tree.clone if self._device.type == "cpu" else partial(tree.to, device=self._device)
-        return Member(member.client, here(member.personal), here(member.state), here(member.moments))
+        return Member(member.client, here(member.personal), here(member.state), here(member.moments), member.book)
 
     def _together_unchanged(
         self, phase: Phase, clock: Clock, members: Sequence[Member]
@@ -213,10 +213,10 @@ class Device(LocalExecutor):
                 self._reasons.add(reason)
                 self._events.append(reason)
             return None
-        found |= self._closed(ended)
+        found |= self._closed(ended, members)
         return [(member.client, found[index]) for index, member in enumerate(members)]
 
-    def _closed(self, ended: list[_Ended]) -> dict[int, Finished | Failed]:
+    def _closed(self, ended: list[_Ended], members: Sequence[Member]) -> dict[int, Finished | Failed]:
         """The results of queued turns, by their index among the members."""
         if not ended:
             return {}
@@ -227,7 +227,7 @@ class Device(LocalExecutor):
             for turn, report in zip(block.trained.turns, block.reports, strict=True):
                 *row, norm = next(sums)
                 terms = {name: value / turn.steps for name, value in zip(block.trained.names, row, strict=True)}
-                found[turn.index] = _outcome(turn, report, terms, norm)
+                found[turn.index] = self._outcome(turn, report, members[turn.index].book, terms, norm)
         return found
 
     def _train_exactly_if_needed(
@@ -414,12 +414,13 @@ class Device(LocalExecutor):
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
-
-def _outcome(turn: ReadyTurn, report: Report | Exception, terms: dict[str, float], norm: float) -> Finished | Failed:
-    try:
-        refuse_broken(terms, norm)
-        if isinstance(report, Exception):
-            raise report
-        return finished(report, turn.ctx, turn.steps, terms)
-    except Exception as error:
-        return failed(turn.ctx.client, turn.ctx.phase, error)
+    def _outcome(
+        self, turn: ReadyTurn, report: Report | Exception, book: Tree, terms: dict[str, float], norm: float
+    ) -> Finished | Failed:
+        try:
+            refuse_broken(terms, norm)
+            if isinstance(report, Exception):
+                raise report
+            return finished(self._job, report, turn.ctx, book, turn.steps, terms)
+        except Exception as error:
+            return failed(turn.ctx.client, turn.ctx.phase, error)

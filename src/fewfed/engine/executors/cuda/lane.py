@@ -100,7 +100,7 @@ class Lane:
         self._lr = torch.zeros((), dtype=self._params[0].dtype if wide else torch.float32, device=device)
         self._sums: dict[str, Tensor] = {}
         self._ctx = example.ctx
-        self._one = Step(job.method.observed, self._autocast)
+        self._one = Step(job.method.observed, self._autocast, recorded=True)
         self.seen: set[str] = set()
         """What the step read of the clock."""
         self.round = example.ctx.clock.round

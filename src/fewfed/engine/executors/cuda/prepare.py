@@ -19,6 +19,7 @@ from fewfed.engine.executors.cuda.packed import DrawsDiffer
 from fewfed.engine.executors.cuda.ready import UNEVEN, ReadyTurn, Steps, by_size
 from fewfed.engine.executors.cuda.rows import Located, table_of
 from fewfed.engine.executors.cuda.watch import of_anybody
+from fewfed.engine.gate import LeftOut
 from fewfed.engine.job import Job
 from fewfed.engine.outcomes import Failed
 from fewfed.engine.turn import CannotTrain, Member, context_of, failed, rows_to_train_on
@@ -75,8 +76,8 @@ class Preparation:
         for index, member in enumerate(members):
             ctx = context_of(self._job, phase, clock, shared, member)
             try:
-                data = rows_to_train_on(self._job, ctx)
-            except CannotTrain as error:
+                data = rows_to_train_on(self._job, ctx, member.book)
+            except (CannotTrain, LeftOut) as error:
                 yield failed(ctx.client, phase, error)
                 continue
             ctx = dataclasses.replace(ctx, steps=ctx.plan.steps(len(data), phase.epochs))

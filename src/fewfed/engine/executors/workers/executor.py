@@ -207,4 +207,5 @@ def _item(index: int, member: Member, order: dict[str, Any]) -> Item:
 
 def _own(member: Member) -> Tree:
     own = {"personal": member.personal, "state": member.state}
-    return {**own, "moments": member.moments} if member.moments else own
+    beside = {"moments": member.moments, "book": member.book}
+    return {**own, **{name: kept for name, kept in beside.items() if kept}}

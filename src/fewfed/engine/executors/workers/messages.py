@@ -28,6 +28,7 @@ def written(found: Finished | Failed) -> tuple[dict[str, Any], Tree]:
     return {**head, "metrics": dict(packet.metrics)}, {
         **arrays,
         **({"moments": found.moments} if found.moments else {}),
+        **({"book": found.book} if found.book else {}),
     }
 
 
@@ -37,7 +38,7 @@ def read(client: int, phase: str, message: dict[str, Any], arrays: Tree) -> Fini
         return Failed(client, phase, message["failed"], message["cause"])
     head = {name: message[name] for name in ("round", "phase", "sender", "weight", "metrics")}
     packet = Packet(arrays=arrays.get("upload", {}), **head)
-    return Finished(packet, arrays.get("state", {}), arrays.get("moments", {}))
+    return Finished(packet, arrays.get("state", {}), arrays.get("moments", {}), arrays.get("book", {}))
 
 
 def packed(trees: Sequence[Tree]) -> Tree:

@@ -109,4 +109,4 @@ class _Server:
 
 
 def _member(client: int, arrays: Tree) -> Member:
-    return Member(client, arrays.get("personal", {}), arrays.get("state", {}), arrays.get("moments", {}))
+    return Member(client, *(arrays.get(name, {}) for name in ("personal", "state", "moments", "book")))

@@ -6,6 +6,7 @@ Larger networks get slower.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -46,7 +47,10 @@ class Stacks:
         `channels_last`: the memory order for members that are run one by one after all.
         """
         device = self._device(len(members))
-        lent = [Member(one.client, tree.detach(one.personal), tree.detach(one.state), one.moments) for one in members]
+        lent = [
+            dataclasses.replace(one, personal=tree.detach(one.personal), state=tree.detach(one.state))
+            for one in members
+        ]
         own = Glance(*(part for one in lent for part in (one.personal, one.state)))
         try:
             found = dict(device.turns(phase, clock, lender.shared, lent))

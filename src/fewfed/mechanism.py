@@ -1,0 +1,37 @@
+"""Noise that bounds what a phase tells about one row, declared by whoever adds it.
+
+The ledger (`fewfed.privacy.ledger`) composes these declarations over a run, whatever method or wrapper they come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fewfed.errors import ConfigError
+
+Each = Literal["step", "row", "round"]
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Gaussian noise in one phase. What it does not name is sent without any bound."""
+
+    phase: str
+    uploads: frozenset[str]
+    """What is protected by it: names of the phase's uploads."""
+    noise: float
+    """The noise multiplier: the standard deviation of the noise over the most that one row, taken out or put in, can
+    move what the noise is added to. 0 is no noise, and no bound."""
+    each: Each
+    """When noise is added: in every local `step`, to the clipped gradients of the rows of a batch; to every `row` that
+    is sent; or once a `round` by the server, to what it has combined."""
+
+    def __post_init__(self) -> None:
+        if not self.noise >= 0:
+            raise ConfigError(f"a mechanism of phase '{self.phase}' has noise = {self.noise!r}: expected at least 0")
+
+    @property
+    def hides_from_server(self) -> bool:
+        """Whether noise is added before anything leaves the client; if not, only those who get the result see it."""
+        return self.each != "round"

@@ -1,0 +1,272 @@
+"""The ledger: what every client has released, composed, and the budget that it must not pass.
+
+**One neighbouring relation for everything**: one row of one client is replaced by an empty row, whose gradient and
+whose features are zero ("zero-out", Kairouz et al. 2021, Definition 1.1). The number of rows and who takes part are not
+hidden, nor, where a method sends them, labels and counts of labels: what is bounded is what is told about the rest of
+the row.
+
+- A local step with clipped gradients and noise is a Gaussian release of every row in its batch. Batches are drawn by
+  reshuffling, in the open, so that nothing is gained by sampling: a row that is in `a` steps of a turn is released `a`
+  times, and one that stands twice in a batch can move it twice as far.
+- A row that is sent with noise is a Gaussian release of the rows behind it. Where several are behind it, one of them
+  can turn it from one end of the clipping ball to the other: twice as far.
+- Noise that the server adds to a combination once a round protects from those who see its result, not from the server.
+  One row can turn its client's whole upload around (twice the clip). For other sites, who do not know who took part,
+  the round counts as sampled. Cohorts have a fixed size: the pair of distributions that bounds sampling without
+  replacement (Zhu, Dong & Wang 2022) is that of Poisson sampling with the noise of a replacement, which it is here.
+
+Other sites see nothing that the server has not seen or made, so their epsilon is never larger than the server's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fewfed.engine.gate import LeftOut
+from fewfed.mechanism import Mechanism
+from fewfed.method import Context, Method, Report
+from fewfed.phase import Clock, Cohort, Phase, Role
+from fewfed.privacy.accounting import Sampled, Spent
+from fewfed.privacy.gaussian import precision_of
+from fewfed.tree import Tree
+
+View = Literal["server", "sites"]
+VIEWS: tuple[View, View] = ("server", "sites")
+OPEN = frozenset({Role.LABELS, Role.COUNTS})
+"""What the neighbouring relation does not hide."""
+RELATION = "one row of one client replaced by an empty one; number of rows, labels and counts of them are not hidden"
+
+_SERVER, _SITES, _LEAST = "server", "sites", "least"
+_ROUND_UP = 3
+"""Digits of a precision that is looked up among those whose epsilon takes long to compute."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An upload that is sent without any noise, so that no bound holds."""
+
+    phase: str
+    upload: str
+    role: str
+
+    def __str__(self) -> str:
+        return f"phase '{self.phase}' sends '{self.upload}' ({self.role}) without noise"
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A gate that adds up what each client releases, row by row, and keeps it from passing a budget."""
+
+    method: Method
+    clients: int
+    cohort: int
+    rounds: int
+    epochs: int
+    delta: float = 1e-5
+    budget: float | None = None
+    """The most epsilon of a row; None where it is only added up."""
+    own_budgets: Mapping[int, float] = field(default_factory=dict)
+    """Of clients whose sites allow less."""
+    name: str = field(default="ledger", init=False)
+    withdraws: bool = field(default=False, init=False)
+
+    def withdrawn(self, clock: Clock) -> frozenset[int]:  # noqa: ARG002
+        return frozenset()
+
+    @property
+    def has_budget(self) -> bool:
+        return self.budget is not None or bool(self.own_budgets)
+
+    def budget_of(self, client: int) -> float:
+        """What a client may spend: infinite where nobody has said."""
+        return min(math.inf if self.budget is None else self.budget, self.own_budgets.get(client, math.inf))
+
+    @cached_property
+    def view(self) -> View | None:
+        """From whom the budget protects: the server where noise is added at clients, else other sites; None if nobody
+        is kept from seeing something without noise."""
+        return next((view for view in VIEWS if not self.gaps[view]), None)
+
+    @cached_property
+    def gaps(self) -> Mapping[View, tuple[Gap, ...]]:
+        """What the first or the last round sends without noise: what other rounds do is seen when they come."""
+        clocks = (self._clock(0), self._clock(self.rounds - 1))
+        return {
+            view: tuple(dict.fromkeys(gap for clock in clocks for gap in gaps(self.method, clock, view)))
+            for view in VIEWS
+        }
+
+    def admit(self, ctx: Context, notes: Tree) -> None:
+        """Raise `LeftOut` where this turn would pass the budget."""
+        budget = self.budget_of(ctx.client)
+        if math.isinf(budget):
+            return
+        if self.view is None:
+            raise LeftOut(
+                f"it has a privacy budget, but nothing bounds what is sent: {self.gaps['sites'][0]}", "budget"
+            )
+        server, sites = self._cost(ctx)
+        own = {"server": server, "sites": sites}[self.view]
+        after = float((own + notes[self.view]).max() if self.view in notes else own.max()) if len(own) else 0.0
+        if not self._fits(budget, after, ctx.clock.round + 1):
+            raise LeftOut(
+                f"this turn would take it past its privacy budget (epsilon {budget:g} against "
+                f"{_WHOM[self.view]}, delta {self.delta:g})",
+                "budget",
+            )
+
+    def released(self, report: Report, ctx: Context, notes: Tree) -> tuple[Report, Tree]:
+        """Everything goes through; what it costs is noted."""
+        server, sites = self._cost(ctx)
+        if not (server.any() or sites.any()):
+            return report, notes
+        least = {**notes.get(_LEAST, {}), ctx.phase.name: torch.stack([server.min(), sites.min()])}
+        before = {name: notes.get(name, 0.0) for name in VIEWS}
+        return report, {_SERVER: before["server"] + server, _SITES: before["sites"] + sites, _LEAST: least}
+
+    def spent(self, notes: Tree, view: View, rounds: int) -> Spent:
+        """What a client has released after so many rounds, as the one sees it who sees the most of one row."""
+        precision = float(notes[view].max()) if view in notes else 0.0
+        if view == "server":
+            return Spent(precision)
+        certain, sampled = self._by_server(rounds)
+        return Spent(precision + certain, sampled)
+
+    def is_at_end(self, client: int, notes: Tree, rounds: int) -> bool:
+        """Whether a client that has released this cannot take part in a whole round once more."""
+        budget = self.budget_of(client)
+        if math.isinf(budget) or self.view is None:
+            return False
+        place = VIEWS.index(self.view)
+        so_far = float(notes[self.view].max()) if self.view in notes else 0.0
+        next_turn = max((float(costs[place]) for costs in notes.get(_LEAST, {}).values()), default=0.0)
+        return not self._fits(budget, so_far + next_turn, rounds + 1)
+
+    def _fits(self, budget: float, precision: float, rounds: int) -> bool:
+        """Whether a client that has released so much after some rounds has stayed within its budget."""
+        if self.view == "server":
+            return precision <= precision_of(budget, self.delta)
+        certain, sampled = self._by_server(rounds)
+        if not sampled:
+            return precision + certain <= precision_of(budget, self.delta)
+        return Spent(_rounded_up(precision + certain), sampled).epsilon(self.delta) <= budget
+
+    def _cost(self, ctx: Context) -> tuple[Tensor, Tensor]:
+        """The precision with which each row of the client is released in a turn: as the server sees it, as sites do."""
+        found = []
+        declared = of_phase(self.method, ctx.clock, ctx.phase)
+        for view in VIEWS:
+            cost = torch.zeros(len(ctx.data), dtype=torch.float64)
+            if unbounded(ctx.phase, declared, view):
+                cost += math.inf
+            for one in _at_clients(declared, view):
+                cost += _per_row(one, ctx)
+            found.append(cost)
+        return found[0], found[1]
+
+    def _by_server(self, rounds: int) -> tuple[float, tuple[Sampled, ...]]:
+        """Of all noise that the server has added in so many rounds: the precision of what is certain, and what is
+        sampled."""
+        return self._after_rounds[min(rounds, self.rounds)]
+
+    @cached_property
+    def _after_rounds(self) -> list[tuple[float, tuple[Sampled, ...]]]:
+        certain, counts = 0.0, dict[tuple[float, float], int]()
+        found: list[tuple[float, tuple[Sampled, ...]]] = [(0.0, ())]
+        for number in range(self.rounds):
+            clock = self._clock(number)
+            for phase in self.method.phases(clock):
+                rate = min(1.0, self.cohort / self.clients) if phase.cohort is Cohort.ROUND else 1.0
+                for one in of_phase(self.method, clock, phase):
+                    if one.each == "round" and rate < 1:
+                        counts[rate, one.noise] = counts.get((rate, one.noise), 0) + 1
+                    elif one.each == "round":
+                        certain += _precision(one.noise)
+            sampled = tuple(Sampled(rate, noise, count) for (rate, noise), count in sorted(counts.items()))
+            found.append((certain, sampled))
+        return found
+
+    def _clock(self, number: int) -> Clock:
+        return Clock(number, self.rounds, self.epochs)
+
+
+_WHOM = {"server": "the server", "sites": "other sites"}
+
+
+def gaps(method: Method, clock: Clock, view: View) -> tuple[Gap, ...]:
+    """What a round sends without noise that would bound it, as one sees it who is to learn little."""
+    return tuple(
+        gap
+        for phase in method.phases(clock)
+        if phase.cohort is not Cohort.SERVER
+        for gap in unbounded(phase, of_phase(method, clock, phase), view)
+    )
+
+
+def unbounded(phase: Phase, declared: Iterable[Mechanism], view: View) -> tuple[Gap, ...]:
+    """The uploads of a phase that none of its mechanisms protects."""
+    protecting = [one for one in declared if one.noise and (view == "sites" or one.hides_from_server)]
+    if phase.cohort is Cohort.UNION:  # Rows themselves are in one place.
+        return tuple(Gap(phase.name, name, upload.role) for name, upload in phase.uploads.items())
+    covered = frozenset[str]().union(*(one.uploads for one in protecting))
+    return tuple(
+        Gap(phase.name, name, upload.role)
+        for name, upload in phase.uploads.items()
+        if upload.role not in OPEN and name not in covered
+    )
+
+
+def of_phase(method: Method, clock: Clock, phase: Phase) -> tuple[Mechanism, ...]:
+    """What is declared of one phase."""
+    return tuple(one for one in method.mechanisms(clock) if one.phase == phase.name)
+
+
+def _at_clients(declared: tuple[Mechanism, ...], view: View) -> Iterator[Mechanism]:
+    """Noise added at clients, as far as the one who looks sees what it is on, and not only what the server makes of
+    it."""
+    by_server = frozenset[str]().union(*(one.uploads for one in declared if one.each == "round" and one.noise))
+    for one in declared:
+        if one.noise and one.hides_from_server and (view == "server" or one.uploads - by_server):
+            yield one
+
+
+def _per_row(one: Mechanism, ctx: Context) -> Tensor:
+    return _precision(one.noise) * (_in_steps(ctx) if one.each == "step" else _in_sent_rows(ctx)).double()
+
+
+def _in_steps(ctx: Context) -> Tensor:
+    """For each row the sum over the steps of a turn of the squared number of times it is in the batch."""
+    rows, phase = len(ctx.data), ctx.phase
+    batches = ctx.plan.batches(ctx.clock.round, phase.name, ctx.client, rows, phase.epochs)
+    places = [number * rows + batch for number, batch in enumerate(batches)]
+    if not places:
+        return torch.zeros(rows)
+    times = torch.bincount(torch.cat(places), minlength=len(batches) * rows)
+    return times.reshape(len(batches), rows).square().sum(0)
+
+
+def _in_sent_rows(ctx: Context) -> Tensor:
+    """For each row the sum over the rows that are sent of how far, squared, it can move each."""
+    origins = ctx.phase.does.origins(ctx).cpu()
+    several = (origins >= 0).sum(1, keepdim=True) > 1
+    moved = torch.where(several, 4, 1).expand_as(origins)
+    present = origins >= 0
+    return torch.bincount(origins[present], weights=moved[present].double(), minlength=len(ctx.data))
+
+
+def _precision(noise: float) -> float:
+    return 1 / noise**2 if noise else math.inf
+
+
+def _rounded_up(value: float) -> float:
+    if not 0 < value < math.inf:
+        return value
+    unit = 10.0 ** (math.floor(math.log10(value)) - _ROUND_UP + 1)
+    return math.ceil(value / unit) * unit

@@ -1,0 +1,267 @@
+"""The release policy of a site: what may leave it, whatever a method asks for. A TOML file that the site owns.
+
+It is applied at the client, to the report of a turn, before anything is handed over. Rows that may not leave are taken
+out of every upload of rows of the phase alike. Where a phase sends something that may not leave at all, the client does
+not take part in it, and the round goes on without.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewfed.engine.gate import LeftOut
+from fewfed.engine.job import Job
+from fewfed.errors import ConfigError, DataError
+from fewfed.method import Context, Report
+from fewfed.phase import Clock, Cohort, Phase, Role
+from fewfed.settings import make, setting
+from fewfed.tree import Tree
+
+_BY_CLASS = frozenset({Role.PROTOTYPES, Role.COUNTS})
+"""Roles that tell something of every class a client has, beside rows themselves."""
+_SITE = "site"
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What one site allows. Everything that is not said is allowed."""
+
+    roles: tuple[str, ...] | None = setting(None, "what may leave: model, features, labels ...; none = everything")
+    stages: tuple[str, ...] | None = setting(None, "stages behind which features may be taken; none = all")
+    min_rows_of_class: int = setting(0, "rows of a class that has fewer at this site do not leave", ge=0)
+    never: tuple[str, ...] = setting((), "classes, by name or number, whose rows never leave")
+    opt_out: tuple[int, ...] = setting((), "numbers of rows, from 0, that never leave")
+    most_releases_of_row: int | None = setting(None, "how often a row may leave; none = always", ge=0)
+    most_releases: int | None = setting(None, "how many rows may leave in all; none = any number", ge=0)
+    group: int = setting(1, "least number of rows behind each row that leaves", ge=1)
+    epsilon: float | None = setting(None, "privacy budget of a row of this site; none = the experiment's", gt=0)
+    revoked_from: int | None = setting(None, "round, from 1, from which on the site does not take part any more", ge=1)
+
+    @property
+    def is_about_rows(self) -> bool:
+        """Whether it says anything of single rows."""
+        rest = (self.min_rows_of_class, self.never, self.opt_out, self.group > 1)
+        return any(rest) or self.most_releases_of_row is not None or self.most_releases is not None
+
+
+@dataclass(frozen=True)
+class Policies:
+    """Of all sites of a simulation: one for all, and others by name or number of the site."""
+
+    common: Policy = field(default_factory=Policy)
+    sites: Mapping[str, Policy] = field(default_factory=dict)
+
+
+def read(path: Path) -> Policies:
+    """Read a policy file; `[site.NAME]` says what is different at one site."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ConfigError(f"'{path}' is larger than {_MOST_BYTES} bytes: expected a policy in TOML", key="policy")
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the policy '{path}': {error.strerror or error}; expected a TOML file", key="policy"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the policy '{path}' is not TOML: {error}", key="policy") from error
+    own = content.pop(_SITE, {})
+    if not isinstance(own, dict) or not all(isinstance(each, dict) for each in own.values()):
+        raise ConfigError(f"'{path}': [site.NAME] is expected to be a table for each site", key="policy")
+    try:
+        common = _made(content)
+        return Policies(common, {str(name): _made({**content, **each}) for name, each in own.items()})
+    except ConfigError as error:
+        raise error.at(f"policy '{path}'") from None
+
+
+def _made(content: Mapping[str, Any]) -> Policy:
+    values = dict(content)
+    if isinstance(values.get("never"), list):
+        values["never"] = [str(each) for each in values["never"]]
+    made = make(Policy, values, "a policy")
+    for role in made.roles or ():
+        if role not in {known.value for known in Role}:
+            raise ConfigError(f"roles has '{role}': expected some of {', '.join(Role)}", key="roles", value=role)
+    if any(row < 0 for row in made.opt_out):
+        raise ConfigError("opt_out has a number below 0: expected numbers of rows from 0 on", key="opt_out")
+    return made
+
+
+@dataclass(frozen=True)
+class PolicyGate:
+    """Applies policies where packets are made."""
+
+    by_client: tuple[Policy, ...]
+    never: tuple[frozenset[int], ...]
+    """Of every client, the numbers of the classes whose rows never leave."""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """What one row of features looks like behind each stage of the network."""
+    name: str = field(default="policy", init=False)
+    withdraws: bool = field(default=True, init=False)
+
+    def withdrawn(self, clock: Clock) -> frozenset[int]:
+        """Clients that are revoked in a round."""
+        return frozenset(client for client, each in enumerate(self.by_client) if _is_revoked(each, clock))
+
+    def admit(self, ctx: Context, notes: Tree) -> None:  # noqa: ARG002
+        policy = self.by_client[ctx.client]
+        reason = _forbidden(policy, ctx.phase, ctx.clock)
+        by_class = [name for name, upload in ctx.phase.uploads.items() if upload.role in _BY_CLASS]
+        if not reason and by_class and bool(self._barred(policy, ctx).any()):
+            reason = f"'{by_class[0]}' tells of classes that may not leave"
+        if reason:
+            raise LeftOut(f"its policy forbids it: {reason}", "policy")
+
+    def released(self, report: Report, ctx: Context, notes: Tree) -> tuple[Report, Tree]:
+        policy = self.by_client[ctx.client]
+        names = [name for name, upload in ctx.phase.uploads.items() if upload.rows]
+        if not names:
+            return report, notes
+        self._refuse_stages(policy, report, ctx)
+        origins = ctx.phase.does.origins(ctx).cpu()
+        lengths = {_length(report.upload[name]) for name in names if name in report.upload}
+        if lengths != {len(origins)}:
+            raise LeftOut("its policy forbids it: it is not known which rows are behind those it would send", "policy")
+        used = notes.get("releases", torch.zeros(len(ctx.data), dtype=torch.long))
+        total = int(notes.get("total", torch.tensor(0)))
+        kept, used, total = self._choose(policy, origins, ctx, used.clone(), total)
+        if not bool(kept.all()):
+            rows = {name: _cut(report.upload[name], kept) for name in names}
+            report = report._replace(upload={**report.upload, **rows})
+        return report, {"releases": used, "total": torch.tensor(total)}
+
+    def _choose(
+        self, policy: Policy, origins: Tensor, ctx: Context, used: Tensor, total: int
+    ) -> tuple[Tensor, Tensor, int]:
+        """Which rows leave, and how often each row of the client, and rows in all, have left then."""
+        barred = self._barred(policy, ctx)
+        barred[[row for row in policy.opt_out if row < len(barred)]] = True
+        kept = torch.zeros(len(origins), dtype=torch.bool)
+        for number, behind in enumerate(origins):
+            rows = behind[behind >= 0]
+            often = policy.most_releases_of_row
+            if len(rows.unique()) < policy.group or bool(barred[rows].any()):
+                continue
+            if often is not None and bool((used[rows] >= often).any()):
+                continue
+            if policy.most_releases is not None and total >= policy.most_releases:
+                break
+            kept[number] = True
+            used[rows.unique()] += 1
+            total += 1
+        return kept, used, total
+
+    def _barred(self, policy: Policy, ctx: Context) -> Tensor:
+        """For every row of the client whether its class keeps it from leaving."""
+        labels = ctx.data.y.cpu()
+        if labels.dim() != 1 or not (policy.min_rows_of_class or policy.never):
+            return torch.zeros(len(labels), dtype=torch.bool)
+        few = torch.bincount(labels, minlength=1) < policy.min_rows_of_class
+        return few[labels] | torch.isin(labels, torch.tensor(sorted(self.never[ctx.client]), dtype=labels.dtype))
+
+    def _refuse_stages(self, policy: Policy, report: Report, ctx: Context) -> None:
+        """Features must look like those of an allowed stage, and like those of no other."""
+        if policy.stages is None:
+            return
+        for name, upload in ctx.phase.uploads.items():
+            if upload.role is not Role.FEATURES or not upload.rows:
+                continue
+            shape = tuple(report.upload[name].shape[1:])
+            alike = [stage for stage, known in self.shapes.items() if known == shape]
+            if not alike or any(stage not in policy.stages for stage in alike):
+                behind = f"behind {' or '.join(alike)}" if alike else f"of shape {shape}, which no stage gives"
+                raise LeftOut(
+                    f"its policy forbids it: '{name}' are features {behind}, but allowed are those behind "
+                    f"{', '.join(policy.stages) or 'no stage'}",
+                    "policy",
+                )
+
+
+def gate_of(
+    policies: Policies, job: Job, class_names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
+) -> PolicyGate:
+    """The gate of a run's clients. A site is named as its data name it, or by the client's number."""
+    names = list(job.federation.client_groups) or [str(client) for client in range(len(job.federation))]
+    numbers = [str(client) for client in range(len(names))]
+    unknown = policies.sites.keys() - {*names, *numbers}
+    if unknown:
+        raise ConfigError(
+            f"the policy speaks of site '{min(unknown)}', which is none of the run's: expected a name such as "
+            f"'{names[0]}', or the number of a client",
+            key="policy",
+        )
+    chosen = tuple(
+        policies.sites.get(name, policies.sites.get(number, policies.common))
+        for name, number in zip(names, numbers, strict=True)
+    )
+    for policy in (policies.common, *policies.sites.values()):
+        for stage in policy.stages or ():
+            job.net.position(stage)
+    return PolicyGate(chosen, tuple(_classes(each, class_names) for each in chosen), shapes)
+
+
+def refuse_nobody(gate: PolicyGate, phases: Sequence[Phase], clock: Clock) -> None:
+    """Raise where no site may ever take part in a phase: the method cannot be run under these policies."""
+    for phase in phases:
+        if phase.cohort in (Cohort.ROUND, Cohort.ALL):
+            reasons = [_forbidden(policy, phase, clock) for policy in gate.by_client]
+            if all(reasons):
+                raise ConfigError(
+                    f"no site may take part in phase '{phase.name}': their policies forbid it ({reasons[0]}); expected "
+                    "a method that sends what they allow",
+                    key="policy",
+                )
+        if phase.cohort is Cohort.UNION:
+            raise ConfigError(f"phase '{phase.name}' takes all rows to one place, which no policy allows", key="policy")
+
+
+def _classes(policy: Policy, class_names: Sequence[str]) -> frozenset[int]:
+    found = set()
+    for text in policy.never:
+        if text in class_names:
+            found.add(list(class_names).index(text))
+        elif text.isdecimal() and int(text) < len(class_names):
+            found.add(int(text))
+        else:
+            raise DataError(
+                f"the policy never shares class '{text}', which the data do not have: expected one of "
+                f"{', '.join(list(class_names)[:20])}"
+            )
+    return frozenset(found)
+
+
+def _forbidden(policy: Policy, phase: Phase, clock: Clock) -> str:
+    """Why a client must not take part in a phase at all; empty where it may."""
+    if _is_revoked(policy, clock):
+        return f"it was revoked from round {policy.revoked_from} on"
+    for name, upload in phase.uploads.items():
+        if policy.roles is not None and upload.role not in policy.roles:
+            return f"'{name}' is of role {upload.role}, and allowed are {', '.join(policy.roles) or 'none'}"
+    return ""
+
+
+def _is_revoked(policy: Policy, clock: Clock) -> bool:
+    return policy.revoked_from is not None and clock.round + 1 >= policy.revoked_from
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, Tensor) else _length(next(iter(value.values())))
+
+
+def _cut(value: Any, kept: Tensor) -> Any:
+    if isinstance(value, Tensor):
+        return value[kept.to(value.device)]
+    return {name: _cut(part, kept) for name, part in value.items()}
+
+
+def budgets(gate: PolicyGate) -> Mapping[int, float]:
+    """The clients whose policies have a privacy budget of their own."""
+    return {client: each.epsilon for client, each in enumerate(gate.by_client) if each.epsilon is not None}

@@ -1,0 +1,249 @@
+"""The ledger adds up what clients release, row by row, says what nothing bounds, and stops before a budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from fewfed import networks, tree
+from fewfed.engine.executor import Briefing, Executor, Invited
+from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.options import Options
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.executors.workers.executor import Workers
+from fewfed.engine.executors.workers.options import Options as WorkerOptions
+from fewfed.engine.homes import SimulatedHomes
+from fewfed.engine.job import Job
+from fewfed.engine.outcomes import Failed, Outcome
+from fewfed.mechanism import Mechanism
+from fewfed.method import Context, Method, Part, Report
+from fewfed.methods.dp import DP
+from fewfed.methods.fedavg import FedAvg
+from fewfed.methods.flea import FLea
+from fewfed.methods.single import Single
+from fewfed.phase import Clock, Phase, Role, shared_rows
+from fewfed.privacy.gaussian import epsilon_of
+from fewfed.privacy.ledger import Gap, Ledger, View, gaps
+from fewfed.tree import Tree
+from support import context, digits, digits_federation, job_of, run
+
+NET = networks.build("mlp", (1, 8, 8), 10, 3)
+CLOCK = Clock(0, 4, 2)
+
+
+@dataclass(frozen=True)
+class Noisy(FedAvg):
+    """Declares noise that is not there: for the sums of a ledger only."""
+
+    steps: float = 2.0
+    rows: float = 4.0
+    server: float = 0.0
+    group: int = 1
+
+    def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        rows = shared_rows(1.0, features=Role.FEATURES, labels=Role.LABELS)
+        return (Phase("train", self, clock.epochs), Phase("share", Share(self), uploads=rows))
+
+    def mechanisms(self, clock: Clock) -> tuple[Mechanism, ...]:
+        found = [Mechanism("train", frozenset({"model"}), self.steps, "step")] if self.steps else []
+        found += [Mechanism("share", frozenset({"features"}), self.rows, "row")]
+        found += [Mechanism("train", frozenset({"model"}), self.server, "round")] if self.server else []
+        return tuple(found)
+
+    def absorb(self, server: Tree, combined: object) -> Tree:
+        return server
+
+
+class Share(Part[Noisy]):
+    def end(self, work: Tree, ctx: Context) -> Report:
+        return Report({"features": ctx.data.x[:4].flatten(1), "labels": ctx.data.y[:4]}, {}, ctx.weight)
+
+    def origins(self, ctx: Context) -> Tensor:
+        alone = torch.tensor([[0, -1], [1, -1], [1, -1], [2, -1]])
+        return alone if self.method.group == 1 else torch.tensor([[0, 1], [1, 2], [3, -1], [3, -1]])
+
+    def absorb(self, server: Tree, combined: object) -> Tree:
+        return server
+
+
+def ledger_of(method: Method, *, cohort: int = 3, clients: int = 3, rounds: int = 4, **rest: float) -> Ledger:
+    return Ledger(method, clients, cohort, rounds, CLOCK.epochs, **rest)
+
+
+def turn(method: Method, phase: int, round: int = 0, client: int = 0, rows: int = 11) -> Context:
+    data = digits()[0].rows(torch.arange(rows))
+    clock = dataclasses.replace(CLOCK, round=round)
+    return context(NET, data, phase=method.phases(clock)[phase], round=round, rounds=4, client=client)
+
+
+def noted(ledger: Ledger, ctx: Context, notes: Tree | None = None) -> Tree:
+    report = Report({}, {}, 1.0)
+    handed, after = ledger.released(report, ctx, notes or {})
+    assert handed is report
+    return after
+
+
+@pytest.mark.parametrize("client", range(3))
+def test_every_use_of_a_row_in_a_step_counts_and_twice_in_a_batch_counts_four_times(client: int) -> None:
+    """Eleven rows in batches of eight: the second batch of an epoch is filled up with rows of the next."""
+    method = Noisy()
+    ctx = turn(method, 0, client=client)
+    batches = ctx.plan.batches(0, "train", client, 11, 2)
+    expected = [sum(batch.tolist().count(row) ** 2 for batch in batches) / 2.0**2 for row in range(11)]
+    assert noted(ledger_of(method), ctx)["server"].tolist() == expected
+    assert min(expected) >= 2 / 4
+
+
+def test_every_row_that_is_sent_counts_for_the_rows_behind_it() -> None:
+    alone, grouped = Noisy(), Noisy(group=2)
+    unit = 1 / 4.0**2
+    found = noted(ledger_of(alone), turn(alone, 1))["server"]
+    assert found.tolist() == [unit, 2 * unit, unit, *[0.0] * 8]
+    # One of two rows behind an average can turn it around; one alone can only vanish.
+    found = noted(ledger_of(grouped), turn(grouped, 1))["server"]
+    assert found.tolist() == [4 * unit, 8 * unit, 4 * unit, 2 * unit, *[0.0] * 7]
+
+
+def test_weights_and_features_are_one_account_row_by_row() -> None:
+    method, notes = Noisy(), Tree()
+    ledger, total = ledger_of(method), torch.zeros(11, dtype=torch.float64)
+    for round in range(4):
+        for phase in (0, 1):
+            ctx = turn(method, phase, round)
+            notes = noted(ledger, ctx, notes)
+            total += noted(ledger, ctx)["server"]
+    assert torch.allclose(notes["server"], total)
+    assert ledger.spent(notes, "server", 4).epsilon(1e-5) == pytest.approx(epsilon_of(float(total.max()), 1e-5))
+
+
+def test_noise_of_the_server_protects_from_other_sites_only_and_hides_who_took_part() -> None:
+    method = Noisy(steps=0.0, server=1.0)
+    ledger = ledger_of(method, cohort=10, clients=100, rounds=100)
+    assert gaps(method, CLOCK, "server") == (Gap("train", "model", "model"),)
+    assert gaps(method, CLOCK, "sites") == ()
+    assert ledger.view == "sites"
+    notes = noted(ledger, turn(method, 0))
+    assert ledger.spent(notes, "server", 1).epsilon(1e-5) == math.inf
+    shared: Tree = {"sites": torch.full((11,), 10 / 4.0**2)}
+    assert ledger.spent(shared, "sites", 100).epsilon(1e-5) == pytest.approx(8.01, abs=0.005)
+
+
+def test_a_server_that_asks_everybody_hides_nobody() -> None:
+    ledger = ledger_of(Noisy(steps=0.0, server=1.0), cohort=3, clients=3)
+    assert ledger.spent({}, "sites", 4).epsilon(1e-5) == pytest.approx(epsilon_of(4.0, 1e-5))
+
+
+def test_what_a_server_hides_from_sites_they_are_not_billed_for_twice() -> None:
+    method = Noisy(server=1.0)
+    notes = noted(ledger_of(method), turn(method, 0))
+    assert float(notes["server"].max()) > 0
+    assert float(notes["sites"].max()) == 0
+
+
+@pytest.mark.parametrize("view", ["server", "sites"])
+def test_what_has_no_noise_is_named_and_labels_are_not_hidden(view: View) -> None:
+    assert [str(gap) for gap in gaps(FLea(), CLOCK, view)] == [
+        "phase 'train' sends 'model' (model) without noise",
+        "phase 'share' sends 'features' (features) without noise",
+    ]
+    assert [gap.upload for gap in gaps(DP(FLea()), CLOCK, view)] == ["features"]
+    assert gaps(DP(FedAvg()), CLOCK, view) == ()
+    assert gaps(DP(Single()), CLOCK, view) == (Gap("train", "model", "model"),)  # All rows are in one place.
+    assert gaps(DP(FedAvg(), sigma=0.0), CLOCK, view) == (Gap("train", "model", "model"),)
+
+
+def test_a_wrapper_around_noise_may_look_at_rows_again_so_no_bound_is_claimed() -> None:
+    from fewfed.methods.registry import choose
+
+    assert gaps(choose("ccvr(dp(fedavg))").method, CLOCK, "server")
+    assert [gap.phase for gap in gaps(choose("dp(ccvr(fedavg))").method, Clock(3, 4, 2), "server")] == ["collect"]
+
+
+class Spy(Sequential):
+    """Notes whose packets leave, and whose do not."""
+
+    def __init__(self, job: Job, homes: SimulatedHomes | None = None) -> None:
+        super().__init__(job, homes)
+        self.sent: list[tuple[int, str, int]] = []
+
+    def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
+        for outcome in super().run(briefing, members):
+            if not isinstance(outcome, Failed):
+                self.sent.append((briefing.clock.round, briefing.phase.name, outcome.packet.sender))
+            yield outcome
+
+
+def job_with(budget: float | None, sigma: float = 2.0, rows: int | tuple[int, ...] = (11, 8, 20, 5)) -> Job:
+    job = job_of(DP(FedAvg(), sigma=sigma), digits_federation(4, rows), net=NET, training={"epochs": 1})
+    ledger = Ledger(job.method, 4, 2, 12, 1, budget=budget)
+    return dataclasses.replace(job, gates=(ledger,))
+
+
+@pytest.mark.parametrize("budget", [2.5, 3.0, 4.5, 6.0])
+def test_no_packet_leaves_that_would_pass_the_budget(budget: float) -> None:
+    """Recounted from the packets that left, batch by batch."""
+    job = job_with(budget)
+    spy = Spy(job)
+    done = run(job, rounds=12, cohort=2, executor=spy)
+    uses = {client: torch.zeros(job.federation.size(client)) for client in range(4)}
+    for round, phase, client in spy.sent:
+        for batch in job.plan.batches(round, phase, client, len(uses[client]), 1):
+            uses[client] += torch.bincount(batch, minlength=len(uses[client])).square()
+    spent = {client: epsilon_of(float(used.max()) / 4, 1e-5) for client, used in uses.items()}
+    assert max(spent.values()) <= budget
+    left_out = [failure for metrics in done.metrics for failure in metrics["failed"]]
+    assert {failure["cause"] for failure in left_out} == {"budget"}
+    assert len(left_out) + len(spy.sent) == 24
+    for client, book in ((client, spy.homes.book(client)) for client in range(4)):
+        found = book["ledger"]["server"].max() if book else 0.0
+        assert epsilon_of(float(found), 1e-5) == pytest.approx(spent[client])
+
+
+EXECUTORS = {
+    "workers": lambda job: Workers(job, options=WorkerOptions(processes=2, stack=1, layout="plain")),
+    "workers, stacked": lambda job: Workers(job, options=WorkerOptions(processes=2, stack=4)),
+    "device, graphs": lambda job: Device(job, options=Options(device="cpu", mode="graphs")),
+    "device, stacked": lambda job: Device(job, options=Options(device="cpu", mode="stacked")),
+    "device, eager": lambda job: Device(job, options=Options(device="cpu", mode="eager")),
+}
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_every_executor_keeps_the_same_books(name: str) -> None:
+    job = job_with(5.0)
+    plain = Sequential(job)
+    expected = run(job, rounds=8, cohort=3, executor=plain)
+    executor: Executor
+    with closing(EXECUTORS[name](job)) as executor:
+        found = run(job, rounds=8, cohort=3, executor=executor)
+        for client in range(4):
+            ours, theirs = executor.homes.book(client), plain.homes.book(client)
+            assert torch.equal(ours["ledger"]["server"], theirs["ledger"]["server"])
+    assert [metrics["failed"] for metrics in found.metrics] == [metrics["failed"] for metrics in expected.metrics]
+    assert any(metrics["failed"] for metrics in found.metrics)
+
+
+def test_a_packet_that_the_server_refuses_has_left_all_the_same() -> None:
+    @dataclass(frozen=True)
+    class Lying(FedAvg):
+        def end(self, work: Tree, ctx: Context) -> Report:
+            report = super().end(work, ctx)
+            spoilt = tree.map(lambda leaf: leaf / ctx.client, report.upload)  # Infinite for client 0.
+            return report._replace(upload=spoilt)
+
+        def mechanisms(self, clock: Clock) -> tuple[Mechanism, ...]:
+            return (Mechanism("train", frozenset({"model"}), 2.0, "step"),)
+
+    job = job_of(Lying(), digits_federation(3, 8), net=NET)
+    job = dataclasses.replace(job, gates=(Ledger(job.method, 3, 3, 1, 2),))
+    executor = Sequential(job)
+    done = run(job, rounds=1, cohort=3, executor=executor)
+    assert [failure["cause"] for failure in done.metrics[0]["failed"]] == ["packet"]
+    assert float(executor.homes.book(0)["ledger"]["server"].max()) >= 2 / 4

@@ -1,0 +1,368 @@
+"""What a site's policy forbids never leaves it: shown on the packets and on what is broadcast, for every executor."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fewfed
+from fewfed import Training, tree
+from fewfed.data.examples import Examples
+from fewfed.data.federation import GeneratedFederation
+from fewfed.engine.events import Withdrawn
+from fewfed.engine.executor import Briefing, Executor, Invited
+from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.options import Options
+from fewfed.engine.executors.sequential import Sequential
+from fewfed.engine.executors.workers.executor import Workers
+from fewfed.engine.executors.workers.options import Options as WorkerOptions
+from fewfed.engine.job import Job
+from fewfed.engine.loop import RoundView
+from fewfed.engine.outcomes import Done, Failed, Outcome
+from fewfed.engine.provenance import Provenance
+from fewfed.errors import ConfigError, DataError, RunError
+from fewfed.methods.feddata import FedData
+from fewfed.methods.fedproto import FedProto
+from fewfed.methods.flea import FLea
+from fewfed.phase import Clock
+from fewfed.privacy.policy import Policies, Policy, PolicyGate, gate_of, read, refuse_nobody
+from run_support import records, small
+from support import Recorder, digits, digits_federation, job_of, run, same
+
+NAMES = tuple("0123456789")
+ROWS = 20
+CLIENTS = 5
+
+
+def digits_apart() -> GeneratedFederation:
+    """Clients of whose rows none is another's too."""
+    train, test = digits()
+
+    def rows(client: int) -> Examples:
+        mine = torch.isin(train.y, torch.tensor([client, client + 5, (client + 1) % 5])).nonzero().flatten()
+        return train.rows(mine[client * 40 : client * 40 + ROWS])
+
+    return GeneratedFederation(CLIENTS, rows, test, classes=10)
+
+
+def guarded(method: Any, common: Policy | None = None, **sites: Policy) -> Job:
+    job = job_of(method, digits_apart(), training={"epochs": 1})
+    shapes = {"conv1": (8, 4, 4)}
+    own = {name.removeprefix("c"): each for name, each in sites.items()}
+    gate = gate_of(Policies(common or Policy(), own), job, NAMES, shapes)
+    return dataclasses.replace(job, gates=(gate,), rows_public=True)
+
+
+class Spied:
+    """An executor whose packets and broadcasts are kept."""
+
+    def __init__(self, inner: Executor) -> None:
+        self._inner = inner
+        self.packets: list[tuple[int, str, int, dict[str, Any]]] = []
+        self.broadcasts: list[tuple[int, str, dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
+        self.broadcasts.append((briefing.clock.round, briefing.phase.name, tree.clone(briefing.shared)))
+        for outcome in self._inner.run(briefing, members):
+            if isinstance(outcome, Done):
+                packet = outcome.packet
+                self.packets.append((packet.round, packet.phase, packet.sender, tree.clone(packet.arrays)))
+            yield outcome
+
+    def sent(self, phase: str) -> list[tuple[int, int, dict[str, Any]]]:
+        return [(round, client, arrays) for round, name, client, arrays in self.packets if name == phase]
+
+
+EXECUTORS = {
+    "sequential": Sequential,
+    "workers": lambda job: Workers(job, options=WorkerOptions(processes=2, stack=1, layout="plain")),
+    "workers, stacked": lambda job: Workers(job, options=WorkerOptions(processes=2, stack=3)),
+    "device, graphs": lambda job: Device(job, options=Options(device="cpu", mode="graphs")),
+    "device, stacked": lambda job: Device(job, options=Options(device="cpu", mode="stacked")),
+}
+SLOW = ("workers, stacked", "device, graphs")
+one_by_one = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in SLOW else ()) for name in EXECUTORS]
+)
+
+
+def played(job: Job, name: str = "sequential", rounds: int = 3, cohort: int = CLIENTS) -> tuple[Spied, Recorder]:
+    with closing(EXECUTORS[name](job)) as executor:
+        spied = Spied(executor)
+        return spied, run(job, rounds=rounds, cohort=cohort, executor=spied)  # type: ignore[arg-type]
+
+
+def labels(job: Job, client: int) -> Tensor:
+    return job.federation.examples(client).y
+
+
+@one_by_one
+def test_rows_of_a_class_that_may_not_leave_do_not(name: str) -> None:
+    job = guarded(FLea(share=1.0), Policy(never=("3", "1")))
+    spied, recorder = played(job, name)
+    sent = spied.sent("share")
+    assert len(sent) == 3 * CLIENTS
+    for _, client, arrays in sent:
+        held = labels(job, client)
+        allowed = held[~torch.isin(held, torch.tensor([1, 3]))]
+        assert sorted(arrays["labels"].tolist()) == sorted(allowed.tolist())
+        assert len(arrays["features"]) == len(allowed)
+    assert any(len(arrays["labels"]) < ROWS for _, _, arrays in sent)
+    for _, _, shared in spied.broadcasts:
+        assert not bool(torch.isin(shared.get("labels", torch.zeros(0)), torch.tensor([1, 3])).any())
+    assert not any(metrics["failed"] for metrics in recorder.metrics)
+
+
+@one_by_one
+def test_a_class_with_few_rows_and_rows_that_opted_out_stay(name: str) -> None:
+    job = guarded(FedData(share=1.0), Policy(min_rows_of_class=6), c2=Policy(opt_out=(0, 5, 99)))
+    spied, _ = played(job, name, rounds=1)
+    sent = {client: arrays for _, client, arrays in spied.sent("setup")}
+    assert sent.keys() == set(range(CLIENTS))
+    for client, arrays in sent.items():
+        rows = job.federation.examples(client)
+        counts = torch.bincount(rows.y, minlength=10)
+        if client == 2:
+            kept = [row for row in range(ROWS) if row not in (0, 5)]
+        else:
+            kept = [row for row in range(ROWS) if counts[rows.y[row]] >= 6]
+        expected = {tuple(rows.x[row].flatten().tolist()) for row in kept}
+        assert {tuple(row.flatten().tolist()) for row in arrays["x"]} == expected
+        assert len(arrays["y"]) == len(arrays["x"]) == len(kept)
+
+
+@one_by_one
+def test_a_row_leaves_no_more_often_than_allowed_and_no_more_rows_in_all(name: str) -> None:
+    job = guarded(FLea(share=0.5), Policy(most_releases_of_row=2), c0=Policy(most_releases=13))
+    spied, _ = played(job, name, rounds=4)
+    sent: dict[int, list[int]] = {}
+    for _, client, arrays in spied.sent("share"):
+        sent.setdefault(client, []).append(len(arrays["labels"]))
+    assert sent == {0: [10, 3, 0, 0], **{client: [10, 10, 0, 0] for client in range(1, CLIENTS)}}
+
+
+@one_by_one
+def test_a_forbidden_role_leaves_the_site_out_of_the_phase_and_the_round_goes_on(name: str) -> None:
+    job = guarded(FLea(share=0.5), c1=Policy(roles=("model",)), c3=Policy(roles=("features", "labels")))
+    spied, recorder = played(job, name, rounds=2)
+    assert {client for _, client, _ in spied.sent("share")} == {0, 2, 3, 4}
+    assert name.startswith("device") or {client for _, client, _ in spied.sent("train")} == {0, 1, 2, 4}
+    failed = recorder.metrics[0]["failed"]
+    assert [(one["client"], one["phase"], one["cause"]) for one in failed] == [
+        (3, "train", "policy"),
+        (1, "share", "policy"),
+    ]
+    assert "is of role features, and allowed are model" in failed[1]["reason"]
+    assert recorder.metrics[0]["phases"]["train"]["clients"] == 4
+
+
+def test_a_row_needs_enough_rows_behind_it() -> None:
+    spied, _ = played(guarded(FLea(share=0.5), c0=Policy(group=2)))
+    assert {len(arrays["labels"]) for _, client, arrays in spied.sent("share") if client == 0} == {0}
+    assert {len(arrays["labels"]) for _, client, arrays in spied.sent("share") if client} == {10}
+
+
+def test_features_of_another_stage_do_not_leave() -> None:
+    job = job_of(FLea(share=0.5), digits_federation(CLIENTS, ROWS), training={"epochs": 1})
+    row = tuple(job.net.apply(job.net.model(), job.federation.test.x[:1], stop=job.net.position("conv1")).shape[1:])
+    for shapes, leaves in (
+        ({"conv1": row, "conv2": (1, 2)}, True),
+        ({"conv1": (1, 2), "conv2": row}, False),
+        ({"conv1": row, "conv2": row}, False),  # Nobody can tell which it is.
+        ({"conv1": (1, 2)}, False),
+    ):
+        policies = (Policy(), *[Policy(stages=("conv1",))] * (CLIENTS - 1))
+        gate = PolicyGate(policies, (frozenset(),) * CLIENTS, shapes)
+        spied, _ = played(dataclasses.replace(job, gates=(gate,)), rounds=1)
+        assert {client for _, client, _ in spied.sent("share")} == (set(range(CLIENTS)) if leaves else {0})
+
+
+def test_prototypes_and_counts_tell_of_classes_too() -> None:
+    job = guarded(FedProto(), Policy(never=("1",)))
+    spied, recorder = played(job, rounds=1)
+    told = {client for _, client, _ in spied.sent(next(iter(recorder.metrics[0]["phases"])))}
+    assert told == {client for client in range(CLIENTS) if 1 not in labels(job, client)}
+    assert told
+    assert told != set(range(CLIENTS))
+
+
+@pytest.mark.parametrize("method", [FedData(share=1.0), FLea(share=1.0, cut="input", history=3), FLea(share=1.0)])
+def test_a_revoked_sites_rows_are_in_no_exchange_from_then_on(method: Any) -> None:
+    """Whatever the server keeps of them: pools that are sent once, and buffers of several rounds."""
+    kept, _ = played(guarded(method), rounds=5)
+    job = guarded(method, c1=Policy(revoked_from=4), c4=Policy(revoked_from=3))
+    spied, recorder = played(job, rounds=5)
+    mine: dict[int, set[tuple[float, ...]]] = {1: set(), 4: set()}
+    for _, _, client, arrays in spied.packets:
+        if client in mine:
+            for name in ("features", "x"):
+                mine[client] |= {tuple(row.flatten().tolist()) for row in arrays.get(name, torch.zeros(0, 1))}
+    assert all(mine.values())
+    seen = {1: set[int](), 4: set[int]()}
+    for round, _, shared in spied.broadcasts:
+        for name in ("features", "x"):
+            rows = {tuple(row.flatten().tolist()) for row in shared.get(name, torch.zeros(0, 1))}
+            for client, own in mine.items():
+                seen[client] |= {round} if rows & own else set()
+    assert max(seen[1]) == 2
+    assert max(seen[4]) == 1
+    assert not [packet for packet in spied.packets if packet[2] == 4 and packet[0] >= 2]
+    told = [event for view in recorder.views for event in view.record.events if isinstance(event, Withdrawn)]
+    assert told
+    assert sum(event.rows for event in told) > 0
+    # Until then everything was as without.
+    for (round, phase, ours), (_, _, theirs) in zip(kept.broadcasts, spied.broadcasts, strict=True):
+        if round < 2:
+            assert same(ours, theirs), phase
+        else:
+            assert not same(ours, theirs), phase
+
+
+def test_rows_that_were_mixed_cannot_be_taken_out_and_that_is_said() -> None:
+    class Mixing(FLea):
+        def broadcast(self, server: Any) -> Any:
+            return {"model": server["model"]}
+
+        def phases(self, clock: Clock) -> Any:
+            train, share = super().phases(clock)
+            return (train, dataclasses.replace(share, does=Mean(self)))
+
+    from fewfed.methods.flea import Share
+
+    class Mean(Share):
+        def absorb(self, server: Any, combined: Any) -> Any:
+            return {**server, "centre": combined.values["features"].mean(0)}
+
+    job = guarded(Mixing(share=0.5), c0=Policy(revoked_from=2))
+    with pytest.raises(RunError, match=r"rows of clients 0 were withdrawn.*'centre' on the server is computed from"):
+        played(job)
+
+
+def test_whose_rows_are_where_survives_being_written() -> None:
+    job = guarded(FLea(share=0.5, history=3))
+    found: list[Provenance] = []
+
+    class Keep:
+        def after_round(self, view: RoundView) -> None:
+            assert view.provenance is not None
+            found.append(Provenance.from_json(view.provenance.as_json()))
+            assert found[-1].as_json() == view.provenance.as_json()
+            owners = found[-1].as_json()["owners"]
+            assert {path: len(each) for path, each in owners.items()} == {
+                name: len(view.server[name]) for name in owners
+            }
+            assert set(owners) == {"features", "labels", "age"}
+            assert owners["features"] == owners["labels"] == owners["age"]
+
+    run(job, rounds=3, cohort=2, observers=[Keep()])
+    with pytest.raises(RunError, match="damaged"):
+        Provenance.from_json({"owners": 3})
+
+
+FILE = """
+roles = ["model", "features", "labels"]
+most_releases_of_row = 2
+[site.2]
+never = [3]
+[site.4]
+revoked_from = 3
+"""
+
+
+def test_a_run_reads_the_file_and_remembers_releases_over_a_resume(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(FILE)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    chosen = small(rounds=5, cohort=6.0, policy=str(policy), checkpoint_seconds=0.0)
+
+    class Stop:
+        def after_round(self, view: RoundView) -> None:
+            if view.clock.round == 1:
+                raise KeyboardInterrupt
+
+    fewfed.run("flea", chosen, Training(epochs=1), values={"history": 2}, out=whole)
+    with pytest.raises(KeyboardInterrupt):
+        fewfed.run("flea", chosen, Training(epochs=1), values={"history": 2}, out=parts, observers=[Stop()])
+    fewfed.resume(parts)
+    assert records(parts) == records(whole)
+    shared = [record["phases"]["share"]["rows"]["features"] for record in records(whole)]
+    assert shared[0] == shared[1] > 0
+    assert shared[2:] == [0, 0, 0]
+    assert [{one["client"] for one in record["failed"]} for record in records(whole)] == [set(), set(), *[{4}] * 3]
+
+
+def test_a_site_that_changes_its_mind_is_heard_at_the_next_resume(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("")
+
+    class Stop:
+        def after_round(self, view: RoundView) -> None:
+            if view.clock.round == 1:
+                raise KeyboardInterrupt
+
+    chosen = small(rounds=3, cohort=6.0, policy=str(policy), checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        fewfed.run("flea", chosen, Training(epochs=1), out=tmp_path / "run", observers=[Stop()])
+    policy.write_text("[site.1]\nrevoked_from = 1\n")
+    fewfed.resume(tmp_path / "run")
+    resumed = records(tmp_path / "run")[-1]
+    assert {one["client"] for one in resumed["failed"]} == {1}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("roles = ['models']", "roles has 'models': expected some of model"),
+        ("min_rows = 3", "unknown field of a policy 'min_rows'"),
+        ("group = 0", "group = 0: expected >= 1"),
+        ("opt_out = [-1]", "numbers of rows from 0 on"),
+        ("never = ['cat']", "class 'cat', which the data do not have"),
+        ("[site.west]\ngroup = 2", "site 'west', which is none of the run's"),
+        ("stages = ['conv9']", "conv9"),
+        ("site = 3", "a table for each site"),
+        ("roles = [", "is not TOML"),
+        ("roles = ['labels']", "no site may take part in phase 'train'"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused_before_anything_is_written(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "policy.toml").write_text(text)
+    with pytest.raises((ConfigError, DataError), match=said):
+        fewfed.run("flea", small(policy=str(tmp_path / "policy.toml")), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read the policy"):
+        read(tmp_path / "nothing.toml")
+
+
+def test_a_sites_own_budget_keeps_it_and_nobody_else_from_going_on(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("[site.0]\nepsilon = 3.0\n")
+    chosen = small(rounds=3, cohort=6.0, policy=str(tmp_path / "policy.toml"))
+    fewfed.run("dp(fedavg)", chosen, Training(epochs=1), values={"sigma": 2.0}, out=tmp_path / "run")
+    failed = [one for record in records(tmp_path / "run") for one in record["failed"]]
+    assert {one["client"] for one in failed} == {0}
+    assert {one["cause"] for one in failed} == {"budget"}
+
+
+def test_no_policy_allows_all_rows_in_one_place() -> None:
+    from fewfed.methods.single import Single
+
+    gate = PolicyGate((Policy(),), (frozenset(),))
+    with pytest.raises(ConfigError, match="takes all rows to one place"):
+        refuse_nobody(gate, Single().phases(Clock(0, 1, 1)), Clock(0, 1, 1))
+
+
+def test_failures_of_gates_say_who_forbade_it() -> None:
+    assert Failed(0, "train", "why", "policy").was_forbidden
+    assert not Failed(0, "train", "why").was_forbidden

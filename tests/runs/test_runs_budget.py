@@ -1,0 +1,142 @@
+"""A run with a privacy budget: what its rounds and result say, how it ends, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fewfed
+from fewfed import Training
+from fewfed.engine.loop import RoundView
+from fewfed.errors import ConfigError
+from fewfed.runs.budget import BudgetSpent
+from run_support import Outcome, assert_same_end, called, killed_after, records, small, states
+
+LOCAL = Training(epochs=1)
+NOISE = {"sigma": 2.0}
+
+
+def private(out: Path, **changes: Any) -> fewfed.Result:
+    return fewfed.run("dp(fedavg)", small(rounds=6, **changes), LOCAL, values=NOISE, out=out)
+
+
+def test_rounds_and_result_say_what_was_spent_and_where_the_noise_is_from(tmp_path: Path) -> None:
+    result = private(tmp_path / "run")
+    rounds = records(tmp_path / "run")
+    spent = [record["epsilon_server"] for record in rounds]
+    assert spent == sorted(spent)
+    assert all(record["epsilon_sites"] == record["epsilon_server"] for record in rounds)
+    assert all(0 < record["epsilon_server_mean"] <= record["epsilon_server"] for record in rounds)
+    assert result.privacy is not None
+    assert result.privacy["epsilon_server"] == spent[-1] < result.privacy["rdp"]["epsilon_server"]
+    assert result.privacy["without_bound"] == {"server": [], "sites": []}
+    assert "for simulation only" in result.privacy["noise"]
+    assert fewfed.resume(tmp_path / "run") == result
+    assert {"epsilon_server", "epsilon_sites"} <= result.history[0].keys()
+
+
+def test_runs_without_noise_say_nothing_of_it(tmp_path: Path) -> None:
+    result = fewfed.run("fedavg", small(rounds=1), LOCAL, out=tmp_path / "run")
+    assert result.privacy is None
+    assert "privacy" not in result.as_json()
+    assert "epsilon_server" not in records(tmp_path / "run")[0]
+
+
+def test_what_no_noise_bounds_is_said(tmp_path: Path) -> None:
+    values = {"inner.decorrelate": 0.0}
+    result = fewfed.run("dp(flea)", small(rounds=1), LOCAL, values=values, out=tmp_path / "run")
+    assert result.privacy is not None
+    assert result.privacy["epsilon_server"] is None
+    assert result.privacy["without_bound"]["sites"] == ["phase 'share' sends 'features' (features) without noise"]
+
+
+@pytest.mark.parametrize("executor", ["sequential", "workers"])
+def test_a_run_stops_before_its_budget_and_goes_on_with_a_larger_one(tmp_path: Path, executor: str) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(BudgetSpent, match=r"the privacy budget is spent: after round \d of 6 .* --epsilon NUMBER"):
+        private(folder, epsilon=4.5, executor=executor)
+    stopped = records(folder)
+    assert 0 < len(stopped) < 6
+    assert max(record["epsilon_server"] for record in stopped) <= 4.5
+    assert any(failure["cause"] == "budget" for record in stopped for failure in record["failed"])
+    with pytest.raises(BudgetSpent):
+        fewfed.resume(folder)
+    assert records(folder) == stopped  # Nothing was tried again.
+    with pytest.raises(ConfigError, match=r"expected at least 4\.5"):
+        fewfed.resume(folder, epsilon=2.0)
+    result = fewfed.resume(folder, epsilon=50.0)
+    assert records(folder)[: len(stopped)] == stopped
+    assert len(records(folder)) == 6
+    assert records(folder)[-1]["failed"] == []
+    assert result.privacy is not None
+    assert 4.5 < result.privacy["epsilon_server"] <= 50.0
+    assert result.privacy["budget"] == 50.0
+
+
+def test_a_killed_run_forgets_nothing_of_what_was_released(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    changes = {"epsilon": 4.5, "checkpoint_seconds": 0.0}
+    with pytest.raises(BudgetSpent):
+        private(whole, **changes)
+
+    def work(halt: Any) -> None:
+        fewfed.run("dp(fedavg)", small(rounds=6, **changes), LOCAL, values=NOISE, out=killed, observers=[halt])
+
+    killed_after(1, killed, work)
+    with pytest.raises(BudgetSpent):
+        fewfed.resume(killed)
+    assert records(killed) == records(whole)
+    for folder in (whole, killed):
+        fewfed.resume(folder, epsilon=100.0)
+    assert_same_end(killed, whole)
+    assert all("fewfed.book" in state for state in states(whole).values())
+
+
+def test_a_budget_needs_noise(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nothing bounds what method 'fedavg' sends: .* as in dp\(fedavg\)"):
+        fewfed.run("fedavg", small(epsilon=1.0), LOCAL, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_program_stops_with_a_sentence_and_prints_what_was_spent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program(*arguments: str) -> Outcome:
+        return called(capsys, monkeypatch, *arguments)
+
+    folder = str(tmp_path / "run")
+    sizes = ("--network", "mlp", "--clients", "6", "--cohort", "3", "--rounds", "6", "--epochs", "1")
+    code, _, err = program("run", "dp(fedavg)", *sizes, "--set", "sigma=2", "--set", "epsilon=4.5", "--out", folder)
+    assert code == 2
+    assert "error: the privacy budget is spent" in err
+    code, out, err = program("resume", folder, "--epsilon", "60", "--json")
+    assert code == 0
+    assert json.loads(out.splitlines()[-1])["privacy"]["budget"] == 60.0
+    assert "against the server" in out + err
+    assert "for simulation only" in out + err
+
+
+class Books:
+    """Keeps the file of a client's state after every checkpoint."""
+
+    def __init__(self) -> None:
+        self.spent: list[float] = []
+
+    def after_round(self, view: RoundView) -> None:
+        book = view.executor.homes.book(0)
+        self.spent.append(float(book["ledger"]["server"].max()) if book else 0.0)
+
+
+def test_the_book_of_a_client_is_in_its_file_beside_its_state(tmp_path: Path) -> None:
+    books = Books()
+    fewfed.run("dp(scaffold)", small(rounds=3), LOCAL, values=NOISE, out=tmp_path / "run", observers=[books])
+    assert books.spent == sorted(books.spent)
+    kept = states(tmp_path / "run")
+    assert kept
+    for state in kept.values():
+        assert state.keys() == {"fewfed.state", "fewfed.book"}
+        assert torch.isfinite(state["fewfed.book"]["ledger"]["server"]).all()
