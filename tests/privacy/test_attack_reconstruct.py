@@ -113,6 +113,7 @@ class _Untold:
     told: Rebuilder
     name: str = "untold"
     what: str = "believes that nothing is defended"
+    has_pairs: bool = True
 
     @property
     def threat(self) -> Threat:
@@ -132,6 +133,7 @@ def test_without_the_model_a_substitute_still_finds_rows() -> None:
     finding = attacked(used, BySubstitute())["substitute"]
     hits = value_of(finding, "re-identified")
     assert hits.low > 20 * (hits.chance or 0)
+    assert not [one for one in finding.measures if "likeliest" in one.what], "it has no pairs to learn that from"
     assert "neither the model" in finding.threat.holds
 
 

@@ -78,27 +78,37 @@ class Reconstruct:
     def _tried(self, one: Rebuilder, known: Known, tell: Tell) -> _Rebuilt | str:
         """What an attacker makes of the rows, and its errors on rows held out, of which it knows the truth."""
         tell(f"{one.name}, round {known.exchanged.round}")
+        if not one.has_pairs:
+            rebuilt = one.rebuild(known, lambda words: tell(f"{one.name}: {words}"))
+            return rebuilt if isinstance(rebuilt, str) else _Rebuilt(_inside(rebuilt, known))
         own, sites = known.held.part(_MOST_HELD), len(known.victims)
         labels = None if known.labels is None or own.labels is None else torch.cat([known.labels, own.labels])
         both = replace(known, victims=torch.cat([known.victims, own.sent]), labels=labels)
         rebuilt = one.rebuild(both, lambda words: tell(f"{one.name}: {words}"))
         if isinstance(rebuilt, str):
             return rebuilt
-        rebuilt = rebuilt.clamp(float(known.rows.x.min()), float(known.rows.x.max()))
+        rebuilt = _inside(rebuilt, known)
         likeness = Likeness.of(rebuilt[sites:], own.origins, own.rows)
         return _Rebuilt(rebuilt[:sites], rebuilt[sites:] - own.inputs, likeness)
 
 
 class _Rebuilt(NamedTuple):
     inputs: Tensor
-    errors: Tensor
-    """On rows held out."""
-    likeness: Likeness
+    errors: Tensor | None = None
+    """On rows held out, where an attacker has any that were sent."""
+    likeness: Likeness | None = None
+    """What it knows from these."""
+
+
+def _inside(rebuilt: Tensor, known: Known) -> Tensor:
+    """An attacker knows the range that inputs have."""
+    return rebuilt.clamp(float(known.rows.x.min()), float(known.rows.x.max()))
 
 
 def _least_error(tried: list[_Rebuilt], truth: _Truth) -> entropy.Bound | None:
     """The bound on the error of every attacker: it is above none that some attacker has come down to."""
-    bounds = [found for one in tried if (found := entropy.bound(one.errors)) is not None]
+    errors = (one.errors for one in tried if one.errors is not None)
+    bounds = [found for each in errors if (found := entropy.bound(each)) is not None]
     if not bounds:
         return None
     least = min(bounds)
@@ -159,10 +169,9 @@ class _Truth:
     def _sources(self, found: _Rebuilt) -> list[Measure]:
         """Whether the row behind a reconstruction is found among all: the nearest, or the likeliest."""
         chance, every = similarity.chance_of(self.origins, len(self.candidates)), (self.candidates, self.origins)
-        ways = {
-            f"re-identified among {len(self.candidates)}, the nearest": similarity.re_identified,
-            f"re-identified among {len(self.candidates)}, the likeliest": found.likeness.re_identified,
-        }
+        ways = {f"re-identified among {len(self.candidates)}, the nearest": similarity.re_identified}
+        if found.likeness is not None:
+            ways[f"re-identified among {len(self.candidates)}, the likeliest"] = found.likeness.re_identified
         measures = []
         for words, finds in ways.items():
             hits, raw = finds(found.inputs, *every), similarity.re_identified(self.first, *every)
