@@ -155,6 +155,7 @@ def job_of(
     training: Mapping[str, Any] | None = None,
     task: Task | None = None,
     seed: int = 0,
+    rows_public: bool = False,
 ) -> Job:
     """A small job: a method by name (its preset's training applies) or as an object, two epochs in batches of 8."""
     federation = federation or digits_federation()
@@ -164,7 +165,7 @@ def job_of(
         method, chosen = choice.method, choice.training
     local = Training(**{"epochs": 2, "batch": 8, **chosen, **(training or {})})
     plan = Plan(seed, local.batch, local.batch_rule, local.sampling)
-    return Job(method, net or digits_network(), task or Classification(10), federation, local, plan)
+    return Job(method, net or digits_network(), task or Classification(10), federation, local, plan, rows_public)
 
 
 def run(

@@ -45,7 +45,7 @@ class Joins(nn.Module):
 def test_stages_of_an_unnamed_sequential_are_numbered_layers() -> None:
     net = Network.of(plain())
     assert net.stages == ("layer1", "layer2", "layer3", "layer4")
-    assert net.cut == "layer1"
+    assert net.cut is None
     assert net.position("layer3") == 3
     assert net.penultimate == 3
 

@@ -5,7 +5,7 @@ from fewfed.errors import FewfedError
 from fewfed.method import Method
 from fewfed.network import Network
 from fewfed.privacy.door import attack
-from fewfed.runs.api import compare, resume, run, show, tune
+from fewfed.runs.api import compare, explain, resume, run, show, tune
 from fewfed.runs.experiment import Experiment
 from fewfed.runs.results import Result
 from fewfed.trained.loading import load
@@ -26,6 +26,7 @@ __all__ = [
     "__version__",
     "attack",
     "compare",
+    "explain",
     "load",
     "resume",
     "run",

@@ -114,6 +114,8 @@ class Setup:
     clients: int
     shape: tuple[int, ...]
     training: Training = field(default_factory=Training)
+    rows_public: bool = False
+    """Whether everybody may see the clients' rows, so that a method may share what is as good as they are."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -174,6 +176,25 @@ class Exchange:
         -1 where fewer are. For every phase that declares uploads with `rows`: what is said, attacked and bounded of
         shared rows starts from it."""
         return torch.zeros(0, 1, dtype=torch.long)
+
+    @property
+    def copies(self) -> int:
+        """How many rows `end` uploads, one behind the other, for each row of the client that it sends; 0 where it sends
+        none, or only what was made of several. Where there are any, `sends` says what they are."""
+        return 0
+
+    def sends(self, work: Tree, ctx: Context, rows: Tensor) -> Tree:
+        """What would be uploaded of these rows of the client, in their order, by uploads that count rows: `end` uploads
+        that of the rows the method chooses, and a defence may ask for others."""
+        return {}
+
+    def shares_at(self, known: Setup | Context) -> int:
+        """How many stages rows pass whose features `end` uploads; 0 where it uploads none."""
+        return 0
+
+    def decoded(self, arrays: Tree) -> Tree:
+        """What `end` uploads as numbers to compute with: by default it is. For the server, and for whoever attacks."""
+        return arrays
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         """The server after the phase: by default each combined upload replaces the entry of its name."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfed.errors import ConfigError, did_you_mean, told
+from fewfed.modules.affine import default_cut, is_affine_at
 from fewfed.modules.stages import Source, take_apart
 from fewfed.modules.weight_check import refuse_hidden_weights
 from fewfed.torch_private import BatchNorm, Dropout, foreach_copy_, is_transformed, places_of, sequence_of, transforming
@@ -34,7 +35,8 @@ OWN = "custom"
 
 
 class Network:
-    """Stages in order. `cut` is where feature-sharing methods split it unless they are told otherwise."""
+    """Stages in order. `cut` is where feature-sharing methods split it unless they are told otherwise; without one the
+    place is found out for the inputs at hand (`cut_for`)."""
 
     def __init__(
         self, name: str, stages: Mapping[str, nn.Module], cut: str | None = None, source: Source | None = None
@@ -57,7 +59,9 @@ class Network:
         weights = (p.dtype for module in self._modules.values() for p in module.parameters() if p.is_floating_point())
         self.dtype: torch.dtype = next(weights, torch.get_default_dtype())
         """The type of its weights, which everything a run computes with follows."""
-        self.cut = cut if cut is not None else self.stages[0]
+        self.cut = cut
+        self._cuts: dict[tuple[int, ...], str | None] = {}
+        self._affine: dict[tuple[int, tuple[int, ...]], bool] = {}
         self._training_tap: Tap | None = None
         if cut is not None:
             self.position(cut)
@@ -114,7 +118,9 @@ class Network:
         return self._with(modules, dataclasses.replace(self._source, module=whole))
 
     def _with(self, modules: Mapping[str, nn.Module], source: Source) -> Network:
-        return Network(self.name, modules, None if self.one_piece else self.cut, source)
+        twin = Network(self.name, modules, None if self.one_piece else self.cut, source)
+        twin._cuts, twin._affine = self._cuts, self._affine  # Neither depends on weights or on their type.
+        return twin
 
     @property
     def original_names(self) -> Mapping[str, str]:
@@ -193,6 +199,22 @@ class Network:
     def stage_at(self, cut: str | int) -> str:
         """The name of the stage before a cut."""
         return self.stages[self.position(cut) - 1]
+
+    def cut_for(self, shape: tuple[int, ...]) -> str | None:
+        """Where it is cut for inputs of a shape: its own cut, else the first stage that narrows and is not affine
+        (`fewfed.modules.affine`), found out once; None where no stage will do."""
+        if self.cut is not None:
+            return self.cut
+        self.require_stages("a method that cuts")
+        if shape not in self._cuts:
+            self._cuts[shape] = default_cut(self, shape)
+        return self._cuts[shape]
+
+    def is_affine(self, stop: int, shape: tuple[int, ...]) -> bool:
+        """Whether what its first stages give out is an affine function of the input, and so as good as the input."""
+        if (stop, shape) not in self._affine:
+            self._affine[stop, shape] = is_affine_at(self, stop, shape)
+        return self._affine[stop, shape]
 
     @property
     def penultimate(self) -> int:

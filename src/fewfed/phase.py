@@ -174,6 +174,22 @@ class Phase:
             raise ConfigError(f"phase '{self.name}' has training = {self.training!r}: expected named values")
 
     @property
+    def row_uploads(self) -> tuple[str, ...]:
+        """Its uploads that are features or inputs, one entry for each of several rows."""
+        rows = (Role.FEATURES, Role.INPUTS)
+        return tuple(name for name, each in self.uploads.items() if each.rows and each.role in rows)
+
+    @property
+    def row_upload(self) -> str:
+        """The first of these; empty where there is none."""
+        return next(iter(self.row_uploads), "")
+
+    @property
+    def label_upload(self) -> str:
+        """The upload with their labels; empty where there is none."""
+        return next((name for name, each in self.uploads.items() if each.rows and each.role is Role.LABELS), "")
+
+    @property
     def trains_on_clients_rows(self) -> bool:
         """Whether steps are taken in it on rows that clients hold, and not by the server on what it was sent."""
         return self.epochs > 0 and self.cohort is not Cohort.SERVER

@@ -127,6 +127,19 @@ class Around(Exchange, Generic[W]):
     def origins(self, ctx: Context) -> Tensor:
         return self.phase.does.origins(self.inside(ctx))
 
+    @property
+    def copies(self) -> int:
+        return self.phase.does.copies
+
+    def sends(self, work: Tree, ctx: Context, rows: Tensor) -> Tree:
+        return self.phase.does.sends(work, self.inside(ctx), rows)
+
+    def shares_at(self, known: Setup | Context) -> int:
+        return self.phase.does.shares_at(known)
+
+    def decoded(self, arrays: Tree) -> Tree:
+        return self.phase.does.decoded(arrays)
+
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         """Uploads that the inner phase does not declare are the wrapper's, and not shown to the inner method."""
         theirs = {name: value for name, value in combined.values.items() if name in self.phase.uploads}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fewfed
+from fewfed.method import Method
 from fewfed.methods.registry import registered
 
 SOURCE = Path(fewfed.__file__).parent
@@ -101,6 +102,18 @@ def test_what_runs_and_examines_methods_knows_them_by_the_registry_alone(file: P
     loaded = [name for name in imported(module) if name.startswith("fewfed.methods")]
     assert [name for name in loaded if not name.startswith("fewfed.methods.registry.")] == []
     assert (method_names() - WORDS) & set(spoken(module)) == set()
+
+
+DEFENCES = [cls for cls in registered().values() if cls.family == "defence"]
+
+
+@pytest.mark.parametrize("cls", DEFENCES, ids=lambda cls: cls.name)
+def test_no_defence_names_a_method(cls: type[Method]) -> None:
+    """What it is around without brackets is said once, for all of them, in `parts/protection.py`."""
+    module = parsed(SOURCE / "methods" / f"{cls.name}.py")
+    loaded = [name for name in imported(module) if name.startswith("fewfed.methods")]
+    assert [name for name in loaded if not name.startswith("fewfed.methods.parts.")] == []
+    assert (method_names() - {cls.name, cls.__name__}) & set(spoken(module)) == set()
 
 
 def test_the_rules_reach_files_in_rooms_inside_rooms() -> None:

@@ -159,7 +159,7 @@ def test_without_training_the_first_model_is_calibrated_as_it_is() -> None:
 def test_the_cut_before_the_first_stage_shares_raw_rows_says_so_and_retrains_everything() -> None:
     federation = digits_federation(6, 20)
     method = choose("ccvr", {"cut": "input", "epochs": 1}).method
-    ended = run(job_of(method, federation), rounds=1, cohort=3)
+    ended = run(job_of(method, federation, rows_public=True), rounds=1, cohort=3)
     collect = ended.views[-1].phases[1]
     assert {name: upload.role for name, upload in collect.phase.uploads.items()} == {
         "features": Role.INPUTS,
@@ -216,6 +216,10 @@ def test_what_does_not_fit_is_refused() -> None:
     named = Network("own", {"input": torch.nn.Flatten(), "head": torch.nn.Linear(64, 10)})
     with pytest.raises(ConfigError, match=r"has a stage of that name: .* \(cut = 1\)"):
         CCVR(cut="input").check(job_of("fedavg", net=named).setup)
-    CCVR(cut="1").check(job_of("fedavg", net=named).setup)
+    CCVR(cut="1").check(job_of("fedavg", net=named, rows_public=True).setup)
+    for cut in ("1", ""):
+        with pytest.raises(ConfigError, match=r"affine function of the input.*rows_public = true"):
+            CCVR(cut=cut).check(job_of("fedavg", net=named).setup)
+    CCVR(form="gaussian").check(job_of("fedavg", net=named).setup)
     with pytest.raises(ConfigError, match="share"):
         choose("ccvr", {"share": 0.0})

@@ -34,6 +34,7 @@ from support import context, digits, digits_federation, digits_network, job_of, 
     "spec",
     [
         *("sem(flea)", "fedfa(flea)", "sem(scaffold)", "ccvr(fedntd)", "mixstyle(fedfa(fedprox))"),
+        *("noised(grouped(flea))", "quantised(noised(fedfed))", "sem(decorrelated(quantised(flea)))"),
         *("sem(fedrobust)", "sem(fedbr)", "sem(fedgen-latent)", "mixup(ccvr(sem(fedavg)))"),
     ],
 )
@@ -69,6 +70,7 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     "fedgen": {"start": 1, "steps": 2, "batch": 8},
     "fedgen-latent": {"steps": 2, "batch": 8},
     "flair": {"init_epochs": 1},
+    "grouped": {"k": 2},
 }
 """What a method does often, only a few times, and from the second round on what it begins with later; few rows."""
 
@@ -77,9 +79,16 @@ PERSONAL = ("fedbn", "flair", "flute", "local")
 LABELS = (
     *("fedbr", "fedfa-anchor", "fedfed", "fedgen", "fedgen-latent", "fedlc", "fedntd", "fedproto", "fedrs"),
     *("flair", "flea", "flute"),
+    *("bottlenecked", "decorrelated", "grouped", "noised", "quantised"),
 )
 """Methods that compare, count, generate or share class labels beside the task's loss."""
 MIXES_LABELS = ("mixup", "manifold-mixup", "moex")
+AT_CUT = ("bottlenecked", "decorrelated")
+DEFENCES = (*AT_CUT, "grouped", "noised", "quantised")
+"""Alone they are around a method that shares features."""
+AVERAGES = ("fedbr", "fedmix")
+SENDS_INPUTS = (*AVERAGES, "feddata", "fedfed")
+SENDS_ROWS = (*DEFENCES, *SENDS_INPUTS, "ccvr", "flea")
 
 REFUSED: Mapping[tuple[str, str], str] = {
     **{("sem", name): "keeps models at its clients" for name in PERSONAL},
@@ -91,6 +100,11 @@ REFUSED: Mapping[tuple[str, str], str] = {
     ("fedfa", "fedfa"): "has FedFA's noise and statistics already",
     **{(mixing, name): "uses class labels beside that loss" for mixing in MIXES_LABELS for name in LABELS},
     **{(outer, inner): "mixes labels, and .* does already" for outer in MIXES_LABELS for inner in MIXES_LABELS},
+    **{(outer, inner): "send none" for outer in DEFENCES for inner in registered() if inner not in SENDS_ROWS},
+    **{(outer, inner): "send inputs, which no training changes" for outer in AT_CUT for inner in SENDS_INPUTS},
+    **{(outer, outer): "does what .* does already" for outer in AT_CUT},
+    **{("grouped", inner): "does not send rows one by one" for inner in (*AVERAGES, "grouped")},
+    **{(outer, "quantised"): "these are codes" for outer in DEFENCES if outer != "decorrelated"},
 }
 """Every pair that cannot be, and a part of the reason."""
 PAIRS = [(outer, inner) for outer in WRAPPERS for inner in registered() if (outer, inner) not in REFUSED]

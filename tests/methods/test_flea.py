@@ -329,7 +329,7 @@ def test_trap_21_every_local_row_gets_a_partner_when_the_buffer_is_cycled() -> N
 
 def test_trap_22_the_buffer_holds_this_rounds_clients_and_nobody_else() -> None:
     sizes = [3, 10, 14, 20, 29, 31, 45, 50]
-    job = job_of("flea", counting_federation(sizes), net=open_network())
+    job = job_of("flea", counting_federation(sizes), net=open_network(), rows_public=True)
     recorder = run(job, rounds=4, cohort=3)
     for view in recorder.views:
         senders = view.server["features"][:, 0].long().tolist()
@@ -345,7 +345,7 @@ def test_trap_22_the_buffer_holds_this_rounds_clients_and_nobody_else() -> None:
 
 def test_trap_24_a_client_shares_the_same_rows_in_every_round() -> None:
     sizes = [5, 20, 33]
-    job = job_of(FLea(share=0.2), counting_federation(sizes), net=open_network())
+    job = job_of(FLea(share=0.2), counting_federation(sizes), net=open_network(), rows_public=True)
     shared: dict[int, set[int]] = {client: set() for client in range(3)}
     for view in run(job, rounds=8, cohort=3).views:
         for client, row, _ in view.server["features"].tolist():

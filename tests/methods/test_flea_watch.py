@@ -97,7 +97,7 @@ def test_the_unbiased_value_is_a_number_wherever_the_plain_one_is() -> None:
 
 def test_raw_rows_are_shared_only_where_the_cut_says_so_and_are_declared_as_inputs() -> None:
     federation = digits_federation(4, 20)
-    job = job_of(choose("flea", {"cut": "input", "share": 0.2}).method, federation)
+    job = job_of(choose("flea", {"cut": "input", "share": 0.2}).method, federation, rows_public=True)
     ended = run(job, rounds=2, cohort=2)
     share = ended.views[0].phases[1]
     assert share.phase.uploads["features"].role is Role.INPUTS
@@ -105,5 +105,7 @@ def test_raw_rows_are_shared_only_where_the_cut_says_so_and_are_declared_as_inpu
     assert len(share.combined.values["features"]) == 2 * 4
     assert all(any(torch.equal(sent, own) for own in rows) for sent in share.combined.values["features"])
     assert choose("flea").method.phases(Clock(0, 2, 1))[1].uploads["features"].role is Role.FEATURES
-    named = Network("own", {"input": nn.Linear(64, 8), "head": nn.Linear(8, 10)})
-    assert cuts.position(named, "") == 1, "a stage of that name is the network's own choice"
+    named = Network("own", {"input": nn.Linear(64, 8), "head": nn.Linear(8, 10)}, cut="input")
+    assert cuts.position(job_of("fedavg", federation, net=named).setup, "") == 1, (
+        "a stage of that name is the network's own choice"
+    )

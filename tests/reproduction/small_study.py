@@ -22,6 +22,7 @@ executor = "sequential"
 
 [method."flea, half"]
 use = "flea"
+cut = "hidden1"
 beta = inf
 
 [[block]]

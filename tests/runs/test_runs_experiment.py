@@ -149,3 +149,24 @@ def test_what_a_method_accepts() -> None:
     assert not accepts("fedavg", "mu")
     assert not accepts("fedavg", "fedprox.mu")
     assert {"mu", "rounds", "lr", "label"} <= known_fields("fedprox")
+
+
+def test_fields_of_methods_inside_a_composition_can_be_named_by_method_or_alone() -> None:
+    by_method = resolve("mixup(ccvr(flea))", {"flea.share": 0.3, "ccvr.samples": 7, "mixup.alpha": 0.5})
+    assert by_method.values == {"inner.inner.share": 0.3, "inner.samples": 7, "alpha": 0.5}
+    method = by_method.chosen.method
+    assert [layer.name for layer in method.layers] == ["mixup", "ccvr", "flea"]
+    assert method.layers[2].share == 0.3  # type: ignore[attr-defined]
+    alone = resolve("mixup(flea)", {"decorrelate": 0, "lr": 0.5})
+    assert alone.values == {"inner.decorrelate": 0}
+    assert alone.training.lr == 0.5
+
+
+def test_a_field_that_two_methods_inside_have_must_be_told_apart() -> None:
+    with pytest.raises(ConfigError, match="share"):  # Of ccvr and of flea.
+        resolve("mixup(ccvr(flea))", {"share": 0.3})
+    assert resolve("ccvr(flea)", {"share": 0.3}).values == {"share": 0.3}, "the outer method's own comes first"
+
+
+def test_an_executors_option_is_not_taken_for_a_method() -> None:
+    assert resolve("mixup(flea)", {"workers.processes": 2}).executors == {"workers": {"processes": 2}}

@@ -125,13 +125,13 @@ def test_a_line_of_metrics_a_round(finished: Path) -> None:
 
 
 def test_bytes_and_rows_are_those_of_what_is_sent(finished: Path) -> None:
-    """Float32 weights of the perceptron; 128 features and an int64 label for every fifth row."""
+    """Float32 weights of the perceptron; 64 features and an int64 label for every fifth row."""
     model = 4 * ((64 * 128 + 128) + (128 * 64 + 64) + (64 * 10 + 10))
     for record in lines(finished):
         train, share = record["phases"]["train"], record["phases"]["share"]
         rows = share["rows"]["features"]
         assert train["bytes_up"] == 3 * model
-        assert share["bytes_up"] == rows * (4 * 128 + 8)
+        assert share["bytes_up"] == rows * (4 * 64 + 8)
         assert share["rows"]["labels"] == rows
 
 

@@ -11,6 +11,7 @@ from fewfed.cli.check import check
 from fewfed.cli.compare import compare
 from fewfed.cli.data import data_app
 from fewfed.cli.diagnose import diagnose_app
+from fewfed.cli.explain import explain
 from fewfed.cli.export import export_model
 from fewfed.cli.methods import show_methods
 from fewfed.cli.predict import show_predictions
@@ -33,6 +34,7 @@ app.command()(compare)
 app.command()(tune)
 app.command()(resume)
 app.command()(reproduce)
+app.command()(explain)
 app.command()(show)
 app.command("predict")(show_predictions)
 app.command("export")(export_model)

@@ -58,6 +58,7 @@ FLAGS: Mapping[str, Flag] = {
     "executor": Flag(str, "auto, sequential, workers or cuda."),
     "precision": Flag(str, "cuda: float32, tf32 or bf16.", "cuda.precision"),
     "metric": Flag(str, "What is compared: accuracy, balanced_accuracy, macro_f1, auc, loss..."),
+    "record": Flag(str, "packets = keep what is sent, of rounds, clients and MB by --set record_rounds=1,10,last ..."),
     "exact": Flag(bool, "No choices by timing, which change how numbers round."),
 }
 """Settings that have a flag of their own; every other one is set by --set."""

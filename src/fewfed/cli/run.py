@@ -18,6 +18,9 @@ from fewfed.data.reading import Reading
 from fewfed.errors import ConfigError, DataError
 from fewfed.methods.registry import label_of
 from fewfed.metric import metric_of
+from fewfed.privacy.record import FOLDER as PACKETS
+from fewfed.privacy.record import Record
+from fewfed.report.leak import sentence
 from fewfed.report.progress import RoundProgress
 from fewfed.runs.api import resume as resume_run
 from fewfed.runs.config_file import ConfigFile
@@ -91,10 +94,28 @@ def _tell(result: Result, as_json: bool, reading: Reading | None = None) -> None
         f"{result.bytes['up'] / 1e6:.1f} MB up, {result.bytes['down'] / 1e6:.1f} MB down, {result.steps} steps, "
         f"{result.seconds:.1f} s; folder {result.folder}"
     )
+    if result.leak:
+        say(sentence(result.leak))
     if result.note:
         say(f"data: {result.note}")
+    _tell_record(Path(result.folder))
     if result.failed:
         warn(f"{result.failed} turns of clients were left out: metrics.jsonl says which and why")
     if as_json:
         sys.stdout.flush()
         print(json.dumps({**result.as_json(), **({"reading": reading.as_json()} if reading else {})}))
+
+
+def _tell_record(folder: Path) -> None:
+    """Which packets were kept, where a run was to keep any."""
+    if not (folder / PACKETS).is_dir():
+        return
+    record = Record.open(folder)
+    rounds = ", ".join(map(str, record.rounds)) or "no round"
+    say(f"packets of round {rounds}: {record.size / 1e6:.1f} MB in {folder / PACKETS}")
+    if record.left_out:
+        first = record.left_out[0]
+        warn(
+            f"packets from round {first.round}, phase '{first.phase}' on were left out, since they would take more "
+            f"than {record.most_bytes / 1e6:g} MB (record_mb)"
+        )

@@ -30,6 +30,8 @@ class Briefing:
     clock: Clock
     shared: Tree
     schema: Schema
+    shown: frozenset[int] = frozenset()
+    """Clients whose packets somebody wants to see whole, also where they are combined with others' before."""
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,14 @@ class Job:
     federation: Federation
     training: Training
     plan: Plan
+    rows_public: bool = False
+    """Whether everybody may see the clients' rows."""
 
     @property
     def setup(self) -> Setup:
         plan = dataclasses.replace(self.plan, dtype=self.net.dtype)
-        return Setup(self.net, self.task, plan, len(self.federation), tuple(self.federation.shape), self.training)
+        shape = tuple(self.federation.shape)
+        return Setup(self.net, self.task, plan, len(self.federation), shape, self.training, self.rows_public)
 
     def check(self) -> None:
         """Raise `ConfigError` where the method does not fit the task, the network or the training."""

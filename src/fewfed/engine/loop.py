@@ -14,7 +14,8 @@ from fewfed.engine.events import Event, ShapesUnknown
 from fewfed.engine.executor import Briefing, Executor, Invited
 from fewfed.engine.holdings import Holdings
 from fewfed.engine.job import Job, is_inside, members_of
-from fewfed.engine.outcomes import Failed, Partial
+from fewfed.engine.outcomes import Failed, Outcome, Partial
+from fewfed.engine.packet import Packet
 from fewfed.engine.records import PhaseRecord, RoundRecord, Tally, Traffic
 from fewfed.engine.schema import Schemas
 from fewfed.errors import RunError
@@ -60,6 +61,22 @@ class Observer(Protocol):
         """Called once a round, observers in their order."""
 
 
+class Witness(Protocol):
+    """Is shown, packet by packet, what crosses between server and clients. It changes nothing."""
+
+    def begins(self, phase: Phase, clock: Clock, shared: Tree, members: Sequence[int]) -> frozenset[int]:
+        """A phase begins with this broadcast: of which members everything is to be shown."""
+
+    def receives(self, client: int, personal: Tree) -> None:
+        """What one of them alone receives."""
+
+    def sends(self, packet: Packet) -> None:
+        """What one of them hands over, as the server accepted it; its arrays may be overwritten afterwards."""
+
+    def ends(self) -> None:
+        """All members of the phase are done."""
+
+
 def run_rounds(
     job: Job,
     executor: Executor,
@@ -70,13 +87,14 @@ def run_rounds(
     holdings: Holdings | None = None,
     server: Tree | None = None,
     start: int = 0,
+    witness: Witness | None = None,
 ) -> Tree:
     """Run rounds [start, rounds) and return the server's tree.
 
     `server` and `holdings` are given when a run is resumed; the executor's homes are restored before that.
     """
     asking.check_fit(job)
-    coordinator = _Coordinator(job, executor, holdings or Holdings())
+    coordinator = _Coordinator(job, executor, holdings or Holdings(), witness)
     asking.client_init(job)  # Clients call it for themselves: what is wrong with it is said before.
     state = executor.place(asking.server_init(job) if server is None else server)
     for number in range(start, rounds):
@@ -108,8 +126,8 @@ def run_rounds(
 class _Coordinator:
     """The server's side of a phase: makes the briefing, combines the packets, counts bytes and steps."""
 
-    def __init__(self, job: Job, executor: Executor, holdings: Holdings) -> None:
-        self._job, self._executor = job, executor
+    def __init__(self, job: Job, executor: Executor, holdings: Holdings, witness: Witness | None) -> None:
+        self._job, self._executor, self._witness = job, executor, witness
         self.holdings = holdings
         self._schemas = Schemas(job)
         self._told: set[str] = set()
@@ -122,11 +140,15 @@ class _Coordinator:
         shared = self._broadcast(phase, server)
         numbers = members_of(phase, drawn, clients)
         personal = asking.personal(self._job.method, phase, server, numbers[0])
-        briefing = Briefing(phase, clock, shared, self._schemas.of(phase, clock, shared, personal, numbers[0]))
+        schema = self._schemas.of(phase, clock, shared, personal, numbers[0])
+        witness = None if is_inside(phase) else self._witness  # Inside the server nothing crosses anything.
+        shown = witness.begins(phase, clock, shared, numbers) if witness else frozenset()
+        briefing = Briefing(phase, clock, shared, schema, shown)
         sending = _Sending(self._job.method, phase, shared, server, self.holdings)
+        members = sending.to(numbers)
         combiner, tally = Combiner(phase, clients), Tally()
         failed: list[Failed] = []
-        for outcome in self._executor.run(briefing, sending.to(numbers)):
+        for outcome in self._executor.run(briefing, _seen(members, witness, shown) if witness else members):
             if isinstance(outcome, Failed):
                 failed.append(outcome)
             elif isinstance(outcome, Partial):
@@ -135,7 +157,11 @@ class _Coordinator:
             else:
                 combiner.add(outcome.packet)
                 tally.add([outcome.packet])
+            if witness:
+                _show(outcome, witness, shown)
         combined = combiner.finish()
+        if witness:
+            witness.ends()
         if combined.clients:
             self._worked.add(phase.name)
         else:
@@ -189,6 +215,22 @@ def _nobody(phase: Phase, clock: Clock, failed: Sequence[Failed]) -> RunError:
         f"round {clock.round + 1}, phase '{phase.name}': all {len(failed)} members failed; "
         f"the first, client {first.client}: {first.reason}"
     )
+
+
+def _seen(members: Iterator[Invited], witness: Witness, shown: frozenset[int]) -> Iterator[Invited]:
+    """The same members; what some of them alone receive is shown on its way."""
+    for member in members:
+        if member.client in shown:
+            witness.receives(member.client, member.personal)
+        yield member
+
+
+def _show(outcome: Outcome, witness: Witness, shown: frozenset[int]) -> None:
+    if isinstance(outcome, Partial):
+        for packet in outcome.shown:
+            witness.sends(packet)
+    elif not isinstance(outcome, Failed) and outcome.packet.sender in shown:
+        witness.sends(outcome.packet)
 
 
 class _Sending:

@@ -52,6 +52,8 @@ class Partial:
     combined: Combiner
     packets: tuple[Packet, ...]
     """Without their arrays."""
+    shown: tuple[Packet, ...] = ()
+    """Those that the briefing asks to be shown, whole, in the order of client numbers."""
 
 
 Outcome = Done | Failed | Partial

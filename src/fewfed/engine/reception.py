@@ -58,7 +58,8 @@ class Reception:
             combiner = self._combined(well_formed, clients)
         if well_formed:
             accepted = [self._accepted(client, finished).packet for client, finished in well_formed]
-            outcomes.append(Partial(combiner, tuple(without_arrays(packet) for packet in accepted)))
+            shown = tuple(packet for packet in accepted if packet.sender in self._briefing.shown)
+            outcomes.append(Partial(combiner, tuple(without_arrays(packet) for packet in accepted), shown))
         return outcomes
 
     def _learn_from(self, found: Sequence[tuple[int, Finished]]) -> None:

@@ -94,7 +94,9 @@ def rehearse(job: Job, rounds: int) -> Broadcasts:
     """What the clients of a run of so many rounds may receive, from method, network and task alone."""
     forms: dict[str, list[Form]] = {}
     shares = [0.0]
-    for (phase, first), (_, second) in zip(_play(job, rounds, *_PLAYS[0]), _play(job, rounds, *_PLAYS[1]), strict=True):
+    # Nobody plays who is not there: a method may hold something for each of its clients.
+    (few, some), (more, many) = ((min(clients, len(job.federation)), rows) for clients, rows in _PLAYS)
+    for (phase, first), (_, second) in zip(_play(job, rounds, few, some), _play(job, rounds, more, many), strict=True):
         known, form = forms.setdefault(phase.name, []), _form(first, second)
         shares += [upload.rows for upload in phase.uploads.values()]
         if form not in known:
@@ -109,7 +111,7 @@ def _play(job: Job, rounds: int, clients: int, rows: int) -> Iterator[tuple[Phas
     method = job.method
     server, first = asking.server_init(job), asking.client_init(job)
     states: dict[int, Tree] = {}
-    for clock in _telling_rounds(job, rounds):
+    for clock in telling_rounds(job, rounds):
         for phase in asking.phases(job, clock):
             shared = asking.broadcast(method, phase, server)
             members = members_of(phase, range(clients), clients)
@@ -141,7 +143,7 @@ def _blank(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member, r
     return Finished(packet, report.state)
 
 
-def _telling_rounds(job: Job, rounds: int) -> list[Clock]:
+def telling_rounds(job: Job, rounds: int) -> list[Clock]:
     """The first three rounds, and every later one whose phases are others than those of the rounds before."""
     clocks = [Clock(number, rounds, job.training.epochs) for number in range(rounds)]
     seen: list[list[tuple[str, frozenset[str]]]] = []

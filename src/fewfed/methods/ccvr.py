@@ -10,13 +10,13 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.data.examples import Examples
-from fewfed.errors import ConfigError
+from fewfed.errors import ConfigError, RunError
 from fewfed.losses.features import class_sums, flat_features
 from fewfed.method import Batch, Combined, Context, Method, Part, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts import cuts
 from fewfed.methods.parts.buffer import fixed_rows
-from fewfed.network import Network
+from fewfed.methods.parts.sharing import SendsFeatures
 from fewfed.phase import EQUAL, Clock, Cohort, Combine, Phase, Role, Upload, shared_rows
 from fewfed.plan import Random
 from fewfed.settings import setting
@@ -83,12 +83,14 @@ class CCVR(Wrapper):
             raise ConfigError(f"'{self.inner.label}' calibrates already: wrap it in 'ccvr' once")
         if self.form == "gaussian" and not setup.task.classes:
             raise ConfigError("method 'ccvr' samples features of each class: expected a classification task")
-        if self.form == "gaussian" and self.position(setup.net) != setup.net.penultimate:
+        if self.form == "gaussian" and self.position(setup) != setup.net.penultimate:
             raise ConfigError(f"cut '{self.cut}': form 'gaussian' retrains the last stage only; leave cut empty")
         if not self.train and not self.epochs:
             raise ConfigError("method 'ccvr': with train = false and epochs = 0 there is nothing to do")
-        if self.position(setup.net) == len(setup.net.stages):
+        if self.position(setup) == len(setup.net.stages):
             raise ConfigError(f"cut '{self.cut}' leaves nothing to retrain: expected a stage before the last")
+        if self.form == "features" and self.epochs:
+            cuts.refuse_affine(setup, self.position(setup), self.name)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         before = super().phases(clock) if self.train else ()
@@ -108,38 +110,39 @@ class CCVR(Wrapper):
         model: Tree = server["own"].get("calibrated") or super().predictor(server, state)
         return model
 
-    def position(self, net: Network) -> int:
+    def position(self, known: Setup | Context) -> int:
         """Stages before the cut."""
-        return cuts.position(net, self.cut) if self.cut else net.penultimate
+        return cuts.position(known, self.cut) if self.cut else known.net.penultimate
 
     def trained(self, server: Tree) -> Tree:
         """The inner method's model, which is calibrated anew each time."""
         return super().predictor(server, {})
 
 
-class Collect(Part[CCVR]):
+class Collect(SendsFeatures, Part[CCVR]):
     """After a round every client uploads features of some rows, or the moments of all."""
 
     def broadcast(self, server: Tree) -> Tree:
         return {"model": self.method.trained(server)}
 
+    def shares_at(self, known: Setup | Context) -> int:
+        return self.method.position(known)
+
+    def chosen(self, ctx: Context) -> Tensor:
+        return torch.arange(ctx.size) if self.method.form == "gaussian" else fixed_rows(ctx, self.method.share)
+
+    def presented(self, work: Tree, x: Tensor) -> Tensor:
+        return self.method.presented(work, x)
+
     def end(self, work: Tree, ctx: Context) -> Report:
-        rows = self._rows(ctx)
-        x = self.method.presented(work, ctx.data.x[rows])
-        features = ctx.net.apply(work, x, stop=self.method.position(ctx.net), train=False)
-        labels = ctx.data.y[rows]
+        report = super().end(work, ctx)
         if self.method.form == "features":
-            return Report({"features": features, "labels": labels}, {}, ctx.weight)
-        return Report(moments(flat_features(features), labels, ctx.task.classes), {}, ctx.weight)
+            return report
+        features, labels = flat_features(report.upload["features"]), report.upload["labels"]
+        return report._replace(upload=moments(features, labels, ctx.task.classes))
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         return {**server, "own": combined.values}
-
-    def origins(self, ctx: Context) -> Tensor:
-        return self._rows(ctx).unsqueeze(1)
-
-    def _rows(self, ctx: Context) -> Tensor:
-        return torch.arange(ctx.size) if self.method.form == "gaussian" else fixed_rows(ctx, self.method.share)
 
 
 class Calibrate(Part[CCVR]):
@@ -150,19 +153,23 @@ class Calibrate(Part[CCVR]):
 
     def data(self, ctx: Context) -> Examples:
         if self.method.form == "features":
+            if not len(ctx.shared["labels"]):
+                raise RunError(
+                    "no client sent a row to calibrate with: expected some; a defence may leave out too many"
+                )
             return Examples(ctx.shared["features"], ctx.shared["labels"])
         totals = pooled(ctx.shared["sum"], ctx.shared["outer"], ctx.shared["count"])
         return sampled(totals, self.method.samples, ctx.plan.random(ctx.clock.round, "gaussian", ctx.client), ctx.dtype)
 
     def begin(self, ctx: Context) -> Tree:
-        after = ctx.net.stages[self.method.position(ctx.net) :]
+        after = ctx.net.stages[self.method.position(ctx) :]
         return {
             part: tree.clone({name: value for name, value in leaves.items() if name.split(".")[0] in after})
             for part, leaves in ctx.shared["model"].items()
         }
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        output = ctx.net.apply(work, batch.x, start=self.method.position(ctx.net))
+        output = ctx.net.apply(work, batch.x, start=self.method.position(ctx))
         return {"retrain": ctx.task.loss(output, batch.y)}
 
     def end(self, work: Tree, ctx: Context) -> Report:

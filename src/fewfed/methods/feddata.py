@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fewfed.data.examples import Examples
-from fewfed.method import Context, Report
+from fewfed.method import Context
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts.asked import Asked
 from fewfed.methods.parts.buffer import fixed_rows
+from fewfed.methods.parts.sharing import SendsRows
 from fewfed.phase import Clock, Cohort, Phase, Role, shared_rows
 from fewfed.settings import setting
 from fewfed.tree import Tree
@@ -43,12 +44,11 @@ class FedData(FedAvg):
         return ctx.data.join(Examples(ctx.shared["x"], ctx.shared["y"]))
 
 
-class Rows(Asked[FedData]):
+class Rows(SendsRows, Asked[FedData]):
     """Before round 1 every client uploads some of its rows as they are."""
 
-    def end(self, work: Tree, ctx: Context) -> Report:
-        chosen = ctx.data.rows(self.origins(ctx).flatten())
-        return Report({"x": chosen.x, "y": chosen.y}, {}, ctx.weight)
+    def chosen(self, ctx: Context) -> Tensor:
+        return fixed_rows(ctx, self.method.share)
 
-    def origins(self, ctx: Context) -> Tensor:
-        return fixed_rows(ctx, self.method.share).unsqueeze(1)
+    def sends(self, work: Tree, ctx: Context, rows: Tensor) -> Tree:
+        return {"x": ctx.data.x[rows], "y": ctx.data.y[rows]}

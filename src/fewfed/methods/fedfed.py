@@ -11,6 +11,7 @@ from fewfed.errors import ConfigError
 from fewfed.method import Batch, Combined, Context, Part, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts.asked import Asked
+from fewfed.methods.parts.sharing import SendsRows
 from fewfed.network import Network
 from fewfed.networks.cvae import decode, encode, gaussian_kl, sample, vae
 from fewfed.phase import Clock, Cohort, Combine, Phase, Role, Upload, shared_rows
@@ -139,23 +140,27 @@ class Distil(Part[FedFed]):
         return Report({"distiller": work}, {}, ctx.weight)
 
 
-class Share(Asked[FedFed]):
+class Share(SendsRows, Asked[FedFed]):
     """Once, after distillation, every client uploads what the autoencoder leaves of its rows, with noise."""
 
     def broadcast(self, server: Tree) -> Tree:
         return {"vae": _part(server["distiller"], "vae")}
 
-    def end(self, work: Tree, ctx: Context) -> Report:
+    @property
+    def copies(self) -> int:
+        return len(self.method.noises)
+
+    def chosen(self, ctx: Context) -> Tensor:
+        return torch.arange(ctx.size)
+
+    def sends(self, work: Tree, ctx: Context, rows: Tensor) -> Tree:
         x, net, noises = ctx.data.x, self.method.autoencoder(ctx), self.method.noises
         mean, _ = encode(net, ctx.shared["vae"], x, train=False)
         rest = x - decode(net, ctx.shared["vae"], mean, train=False)
         noise = ctx.plan.fixed(ctx.client, "noise on shared parts").normal(len(noises), *x.shape).to(x)
         copies = torch.stack([rest + size * noise[number] for number, size in enumerate(noises)], 1)
-        labels = ctx.data.y.repeat_interleave(len(noises))
-        return Report({"parts": copies.flatten(0, 1), "labels": labels}, {}, ctx.weight)
-
-    def origins(self, ctx: Context) -> Tensor:
-        return torch.arange(ctx.size).repeat_interleave(len(self.method.noises)).unsqueeze(1)
+        labels = ctx.data.y[rows].repeat_interleave(len(noises))
+        return {"parts": copies[rows].flatten(0, 1), "labels": labels}
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         """Beside the pool, where the rows of each class are, counting the copies of one row as one."""

@@ -7,10 +7,11 @@ from typing import Literal
 from torch import Tensor
 
 from fewfed.losses import dependence, kl_divergence, one_hot, soft_cross_entropy
-from fewfed.method import Batch, Combined, Context, Part, Report, Setup
+from fewfed.method import Batch, Combined, Context, Part, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts import cuts
 from fewfed.methods.parts.buffer import fixed_rows, mixed_with_buffer, model_and_buffer, with_history
+from fewfed.methods.parts.sharing import SendsFeatures
 from fewfed.methods.parts.watched import LOGGED, correlations, last_epoch
 from fewfed.phase import Clock, Phase, Role, shared_rows
 from fewfed.plan import Random
@@ -50,7 +51,7 @@ class FLea(FedAvg):
     bn_refresh: bool = setting(False, "an unmixed forward each step, so that BatchNorm sees unmixed features too")
 
     def check(self, setup: Setup) -> None:
-        cuts.check(setup.net, self.cut, self.name)
+        cuts.check(setup, self.cut, self.name, shares=self.share > 0)
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         rows = shared_rows(self.share, features=cuts.role_at(self.cut), labels=Role.LABELS)
@@ -67,7 +68,7 @@ class FLea(FedAvg):
         return {**drawn, "row": row, "lam": random.beta(self.beta, len(row))}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        cut = cuts.position(ctx.net, self.cut)
+        cut = cuts.position(ctx, self.cut)
         features, target = ctx.net.apply(work, batch.x, stop=cut), one_hot(batch.y, ctx.task.classes)
         relation = dependence(batch.x, features, self.decorrelation, self.power)
         mixing = "row" in batch.drawn
@@ -84,16 +85,14 @@ class FLea(FedAvg):
         return {**terms, **correlations(relation, features, batch)}
 
 
-class Share(Part[FLea]):
+class Share(SendsFeatures, Part[FLea]):
     """After averaging, the round's clients upload features of their chosen rows: the next round's buffer."""
 
-    def end(self, work: Tree, ctx: Context) -> Report:
-        rows, cut = ctx.data.rows(self.origins(ctx).flatten()), cuts.position(ctx.net, self.method.cut)
-        features = ctx.net.apply(work, rows.x, stop=cut, train=False)
-        return Report({"features": features, "labels": rows.y}, {}, ctx.weight)
+    def shares_at(self, known: Setup | Context) -> int:
+        return cuts.position(known, self.method.cut)
 
-    def origins(self, ctx: Context) -> Tensor:
-        return fixed_rows(ctx, self.method.share).unsqueeze(1)
+    def chosen(self, ctx: Context) -> Tensor:
+        return fixed_rows(ctx, self.method.share)
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         return with_history(server, super().absorb(server, combined), ("features", "labels"), self.method.history)

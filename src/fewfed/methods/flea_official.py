@@ -66,7 +66,7 @@ class FLeaOfficial(FLea):
         return {"lambda2": lambda2, **super().draw(random, ctx, size)}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        cut = cuts.position(ctx.net, self.cut)
+        cut = cuts.position(ctx, self.cut)
         features = ctx.net.apply(work, batch.x, stop=cut)
         relation = released_distance_correlation(batch.x, features)
         output = ctx.net.apply(work, batch.x)
@@ -92,6 +92,6 @@ class FLeaOfficial(FLea):
 class ShareWithRepeats(Share):
     """The rows are drawn with replacement."""
 
-    def origins(self, ctx: Context) -> Tensor:
+    def chosen(self, ctx: Context) -> Tensor:
         count = int(self.method.share * ctx.size)
-        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=True).unsqueeze(1)
+        return ctx.plan.fixed(ctx.client, "shared rows").choice(ctx.size, count, replace=True)

@@ -86,10 +86,17 @@ def label_of(spec: str) -> str:
     return _label(spelled(spec))
 
 
-def own_name(spec: str) -> str:
-    """The name of a method without preset, of a wrapper without what it is around, of a file that of its method."""
-    written = spelled(spec)
-    return class_of(written.name).name if written.is_file else written.name
+def layers_of(spec: str) -> dict[str, tuple[str, type[Method]]]:
+    """The methods of a composition by their own names: how fields of each are addressed ("", "inner.", ...), and its
+    class. Of two with the same name, the outer one."""
+    found: dict[str, tuple[str, type[Method]]] = {}
+    written: Spelled | None = spelled(spec)
+    prefix = ""
+    while written is not None:
+        cls = class_of(written.name)
+        found.setdefault(cls.name, (prefix, cls))
+        prefix, written = f"{prefix}{wrapped_field(cls)}.", written.inner
+    return found
 
 
 def _label(written: Spelled) -> str:

@@ -27,6 +27,7 @@ from fewfed.networks import (
     small_cnn,
     unet,
 )
+from fewfed.networks.group_norm import SUFFIX, with_group_norm
 from fewfed.networks.shapes import Accepts, Shape
 
 __all__ = ["build", "default_for", "forms", "names"]
@@ -59,6 +60,12 @@ _NETWORKS: Mapping[str, _Entry] = MappingProxyType(
     }
 )
 
+_BATCH_NORM = (
+    *("mobilenetv2", "audionet", "harnet", "resnet9", "resnet9-dropout", "resnet9-wide", "resnet18", "resnet18-7x7"),
+    *("alexnet", "alexnet-fedbn", "unet", "small-cnn", "digits-cnn"),
+)
+"""Those with BatchNorm, of which there is a variant with GroupNorm: `harnet-gn`."""
+
 _OF_DATA: Mapping[str, str] = MappingProxyType(
     {
         "cifar10": "mobilenetv2",
@@ -75,7 +82,7 @@ _OF_DATA: Mapping[str, str] = MappingProxyType(
 
 def names() -> tuple[str, ...]:
     """Every network that `build` knows."""
-    return tuple(_NETWORKS)
+    return (*_NETWORKS, *(f"{name}{SUFFIX}" for name in _BATCH_NORM))
 
 
 def build(name: str, shape: Shape, classes: int, seed: int, example: Tensor | None = None) -> Network:
@@ -86,21 +93,34 @@ def build(name: str, shape: Shape, classes: int, seed: int, example: Tensor | No
     own = from_file.named_in(name)
     if own is not None:
         return from_file.build(own, tuple(shape), classes, seed, example)
-    if name not in _NETWORKS:
-        raise ConfigError(did_you_mean("network", name, _NETWORKS) + _own(name))
+    if name not in names():
+        raise ConfigError(_unknown(name))
     if classes < 2:
         raise ConfigError(f"network '{name}' was asked for {classes} classes: expected at least 2")
     # `torch.manual_seed` would reseed the accelerators as well, which `fork_rng` does not restore here.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        return _NETWORKS[name].make(tuple(shape), classes)
+        return _made(name, tuple(shape), classes)
 
 
 def forms(name: str, shape: Shape, classes: int) -> dict[str, tuple[int, ...]]:
     """The shape of everything in a model of a network by name, found out without taking memory for it."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        made = _NETWORKS[name].make(tuple(shape), classes)
+        made = _made(name, tuple(shape), classes)
         return {path: tuple(leaf.shape) for path, leaf in tree.leaves(made.model())}
+
+
+def _made(name: str, shape: Shape, classes: int) -> Network:
+    if name in _NETWORKS:
+        return _NETWORKS[name].make(shape, classes)
+    return with_group_norm(_NETWORKS[name.removesuffix(SUFFIX)].make(shape, classes))
+
+
+def _unknown(name: str) -> str:
+    """What to say of a name that is nobody's."""
+    if (plain := name.removesuffix(SUFFIX)) != name and plain in _NETWORKS:
+        return f"network '{plain}' has no BatchNorm that GroupNorm could stand for: expected '{plain}'"
+    return did_you_mean("network", name, names()) + _own(name)
 
 
 def _own(name: str) -> str:

@@ -67,13 +67,13 @@ def vae(shape: tuple[int, ...], hidden: int, latent: int, seed: int, dtype: torc
 
 def encode(net: Network, model: Tree, x: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:
     """Mean and log-variance of the code; a conditional net takes its labels appended to x."""
-    mean, log_variance = net.apply(model, x, stop=net.position(net.cut), train=train).chunk(2, dim=1)
+    mean, log_variance = net.apply(model, x, stop=net.position("latent"), train=train).chunk(2, dim=1)
     return mean, log_variance
 
 
 def decode(net: Network, model: Tree, z: Tensor, *, train: bool) -> Tensor:
     """What a code stands for; a conditional net takes its labels appended to z."""
-    decoded: Tensor = net.apply(model, z, start=net.position(net.cut), train=train)
+    decoded: Tensor = net.apply(model, z, start=net.position("latent"), train=train)
     return decoded
 
 

@@ -17,10 +17,9 @@ from fewfed.engine.job import Job
 from fewfed.engine.threads import one_thread
 from fewfed.engine.turn import Member, context_of, context_with
 from fewfed.method import Context, Report
-from fewfed.phase import Clock, Phase, Role
+from fewfed.phase import Clock, Phase
 from fewfed.tree import Tree
 
-_ROLES = (Role.FEATURES, Role.INPUTS)
 _MOST_TURNS = 10_000
 
 
@@ -58,16 +57,12 @@ class SharedRows:
 
 def row_upload(phase: Phase) -> str:
     """The upload of a phase that is one row of features or inputs for each of several rows; empty where none is."""
-    return _named(phase, _ROLES)
+    return phase.row_upload
 
 
 def label_upload(phase: Phase) -> str:
     """The upload of a phase with their labels; empty where none is."""
-    return _named(phase, (Role.LABELS,))
-
-
-def _named(phase: Phase, roles: tuple[Role, ...]) -> str:
-    return next((name for name, each in phase.uploads.items() if each.rows and each.role in roles), "")
+    return phase.label_upload
 
 
 def shares_rows(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
@@ -76,9 +71,9 @@ def shares_rows(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
 
 
 def of_arrays(phase: Phase, arrays: Mapping[str, Tensor], origins: Tensor, rows: Examples) -> SharedRows:
-    """The rows in an upload."""
-    labels = label_upload(phase)
-    return SharedRows(arrays[row_upload(phase)], arrays[labels] if labels else None, origins, rows)
+    """The rows in an upload, as numbers: what a wrapper packed is unpacked."""
+    labels, numbers = label_upload(phase), phase.does.decoded(dict(arrays))
+    return SharedRows(numbers[row_upload(phase)], numbers[labels] if labels else None, origins, rows)
 
 
 def of_client(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member, arrays: Tree) -> SharedRows:

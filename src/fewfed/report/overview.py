@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from fewfed.metric import metric_of
 from fewfed.report.curves import Curve, draw_curves
+from fewfed.report.leak import cell
 from fewfed.report.rendering import as_html, as_text, printable
 from fewfed.report.survey import Found
-from fewfed.report.table import Spread, caption
+from fewfed.report.table import Spread, caption, mean_of_known
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,6 +70,10 @@ class Group:
         found = [value for run in self.runs if (value := getattr(run, name)) is not None]
         return sum(found) / len(found) if found else None
 
+    def leak(self, name: str) -> float | None:
+        """`r2` or `reidentified` of shared rows, in the mean over runs; None where none were shared."""
+        return mean_of_known(getattr(run.leak, name) if run.leak else None for run in self.runs)
+
     def axis(self, name: str) -> str:
         return str(getattr(self if name in ("clients", "rounds") else self.first, name))
 
@@ -113,6 +118,7 @@ class Overview:
             made[f"{name}_mean"] = spread.mean if spread else None
             made[f"{name}_sd"] = spread.deviation if spread and len(group.runs) > 1 else None
         made |= {name: group.megabytes(name) for name in ("mb_up", "mb_down")}
+        made |= {f"leak_{name}": group.leak(name) for name in ("r2", "reidentified")}
         made |= {name: first.settings.get(name) for name in self.differing}
         return {**made, "state": first.state, "problem": first.problem, "folder": _folders(group)}
 
@@ -174,13 +180,15 @@ class Overview:
         from rich.markup import escape
         from rich.table import Table
 
-        said = caption((group.first.metric for group in self.groups), any(len(group.runs) > 1 for group in self.groups))
+        leaks = any(group.leak("r2") is not None for group in self.groups)
+        several = any(len(group.runs) > 1 for group in self.groups)
+        said = caption((group.first.metric for group in self.groups), several, leaks=leaks)
         made = Table(title=escape(self.title), caption=said, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         axes = [axis for axis in _AXES if axis not in self._common]
         settings = _columns(self.differing)
         for name in ("method", *axes, *settings):
             made.add_column(escape(name), overflow="fold")
-        for name in ("best", "last", "last 10", "seeds", "MB up", "down"):
+        for name in ("best", "last", "last 10", "seeds", "MB up", "down", *(["leak"] if leaks else [])):
             made.add_column(name, justify="right", no_wrap=True)
         made.add_column("state", no_wrap=True)
         for group in self.groups:
@@ -191,6 +199,7 @@ class Overview:
                 *(group.shown(name) for name in ("best", "last", "last10")),
                 str(len({run.seed for run in group.runs})),
                 *("" if (size := group.megabytes(name)) is None else f"{size:.1f}" for name in ("mb_up", "mb_down")),
+                *([cell(group.leak("r2"), group.leak("reidentified"))] if leaks else []),
                 group.first.state,
             )
         return made

@@ -23,9 +23,9 @@ from fewfed.methods.registry import choose
 from fewfed.metric import METRICS as KNOWN
 from fewfed.metric import metric_of
 from fewfed.report.rendering import printable
-from fewfed.runs.experiment import Experiment
+from fewfed.runs.experiment import RECORDS, Experiment
 from fewfed.runs.folder import CONFIG, METRICS, RESULT, SPLIT
-from fewfed.runs.results import Summary
+from fewfed.runs.results import Leak, Summary, last_leak
 from fewfed.runs.seals import CHAIN, DIGEST, MOST_BYTES, parsed, read_sealed, unlinked
 from fewfed.spelling import Spelled, spelled
 from fewfed.training import Training
@@ -37,8 +37,8 @@ _DEEPEST = 6
 """Folders below one that is named in which runs are looked for."""
 _SHOWN_APART = ("data", "split", "rounds", "seed")
 """Fields of an experiment that every table has a column for."""
-_WITHOUT_EFFECT = ("executor", "checkpoint_seconds", "most_bytes", "most_ratio")
-"""Fields that say how something is computed, not what."""
+_WITHOUT_EFFECT = ("executor", "checkpoint_seconds", "most_bytes", "most_ratio", "rows_public", "leak", *RECORDS)
+"""Fields that say how something is computed, what is allowed or what is measured beside; not what is computed."""
 _DIGITS = 8
 
 
@@ -65,6 +65,8 @@ class Found:
     """That metric over the rounds so far."""
     mb_up: float | None = None
     mb_down: float | None = None
+    leak: Leak | None = None
+    """What could last be reconstructed of shared rows."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Whatever else decides what is computed, by name."""
     curve: tuple[tuple[int, float], ...] = ()
@@ -201,6 +203,7 @@ def _concluded(blank: Found, result: Mapping[str, Any]) -> Found:
         summary=Summary(*(_number(summary[name]) for name in ("best", "last", "last10"))),
         mb_up=_number(traffic["up"]) / 1e6,
         mb_down=_number(traffic["down"]) / 1e6,
+        leak=_leak(Leak(**result["leak"])) if result.get("leak") else None,
     )
 
 
@@ -212,7 +215,13 @@ def _summed(blank: Found, records: Sequence[Mapping[str, Any]]) -> Found:
         summary=Summary.of(curve, metric=metric_of(blank.metric)) if curve else None,
         mb_up=sum(_number(record["bytes"]["up"]) for record in records) / 1e6,
         mb_down=sum(_number(record["bytes"]["down"]) for record in records) / 1e6,
+        leak=_leak(last_leak(records)),
     )
+
+
+def _leak(found: Leak | None) -> Leak | None:
+    """Refuses what are no numbers."""
+    return found and dataclasses.replace(found, r2=_number(found.r2), reidentified=_number(found.reidentified))
 
 
 def _curve(records: Sequence[Mapping[str, Any]], metric: str) -> tuple[tuple[int, float], ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fewfed.metric import Metric, metric_of
+from fewfed.report.leak import EXPLAINED, cell
 from fewfed.runs.results import Result, joined_notes
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class Row:
     """On the test part in the round that was best on the validation rows; None where a run has no such rows."""
     metric: str = "accuracy"
     """What the spreads are of."""
+    leak_r2: float | None = None
+    leak_reidentified: float | None = None
+    """Of shared rows, as last measured, in the mean over seeds; None where none were shared."""
 
     @property
     def rank(self) -> float:
@@ -88,7 +92,11 @@ def rich_table(table: Sequence[Row], title: str) -> Table:
     # Every number fits into 80 columns: names of methods are what a narrow terminal folds.
     made = Table(
         title=title,
-        caption=caption((row.metric for row in table), any(row.seeds > 1 for row in table)),
+        caption=caption(
+            (row.metric for row in table),
+            any(row.seeds > 1 for row in table),
+            leaks=any(row.leak_r2 is not None for row in table),
+        ),
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         collapse_padding=True,
@@ -99,6 +107,9 @@ def rich_table(table: Sequence[Row], title: str) -> Table:
     spreads = ("best", "last", "last 10", *(["best valid."] if validated else []))
     for column in (*(["metric"] if judged else []), *spreads, "seeds", "MB up", "down", "steps", "s"):
         made.add_column(column, justify="right", no_wrap=True)
+    leaks = any(row.leak_r2 is not None for row in table)
+    if leaks:
+        made.add_column("leak", justify="right", no_wrap=True)
     failures = any(row.failed for row in table)
     if failures:
         made.add_column("left out", justify="right")
@@ -116,6 +127,7 @@ def rich_table(table: Sequence[Row], title: str) -> Table:
             f"{row.mb_down:.1f}",
             f"{row.steps:.0f}",
             f"{row.seconds:.0f}",
+            *([cell(row.leak_r2, row.leak_reidentified)] if leaks else []),
         ]
         top = max(other.rank for other in table if other.metric == row.metric)
         made.add_row(*cells, *([str(row.failed)] if failures else []), style="bold" if row.rank == top else "")
@@ -127,18 +139,19 @@ def to_csv(table: Sequence[Row]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     spreads = ("best", "last", "last10", "best_validation")
-    plain = ("mb_up", "mb_down", "steps", "seconds", "failed", "metric", "note")
+    plain = ("mb_up", "mb_down", "steps", "seconds", "failed", "metric", "note", "leak_r2", "leak_reidentified")
     writer.writerow(["method", "seeds", *(f"{name}_{part}" for name in spreads for part in ("mean", "sd")), *plain])
     for row in table:
         numbers = [
             "" if number is None else f"{number:.6f}" for name in spreads for number in _parts(getattr(row, name))
         ]
-        writer.writerow([row.method, row.seeds, *numbers, *(getattr(row, name) for name in plain)])
+        writer.writerow([row.method, row.seeds, *numbers, *(getattr(row, name) for name in plain)])  # None is empty.
     return out.getvalue()
 
 
-def caption(metrics: Iterable[str], several: bool) -> str:
-    """What the numbers of a table are. `several`: whether any row has more than one seed."""
+def caption(metrics: Iterable[str], several: bool, *, leaks: bool = False) -> str:
+    """What the numbers of a table are. `several`: whether any row has more than one seed; `leaks`: whether any shared
+    rows."""
     found = [metric_of(name) for name in dict.fromkeys(metrics)]
     what = ", ".join(f"{metric.title} in %" if metric.is_share else metric.title for metric in found)
     lower = [metric.title for metric in found if metric.lower_is_better]
@@ -146,6 +159,7 @@ def caption(metrics: Iterable[str], several: bool) -> str:
         f"{what}, {'mean ± standard deviation over seeds' if several else 'one seed'}",
         *([f"lower is better ({', '.join(lower)})" if len(found) > 1 else "lower is better"] if lower else []),
         "MB of a whole run",
+        *([EXPLAINED] if leaks else []),
     ]
     return "; ".join(parts)
 
@@ -165,7 +179,15 @@ def _row(name: str, metric: str, results: Sequence[Result]) -> Row:
         note=joined_notes(result.note for result in results),
         best_validation=Spread.of_all([result.chosen.best_validation for result in results]),
         metric=metric,
+        leak_r2=mean_of_known([result.leak.r2 if result.leak else None for result in results]),
+        leak_reidentified=mean_of_known([result.leak.reidentified if result.leak else None for result in results]),
     )
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """None where no value is known."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _parts(spread: Spread | None) -> tuple[float | None, float | None]:

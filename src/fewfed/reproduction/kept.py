@@ -27,8 +27,8 @@ MOST_BYTES = 10_000_000
 _SUFFIX = ".json.gz"
 _MOST_UNPACKED = 1 << 22
 _DIGITS = 5
-_WITHOUT_EFFECT = ("executor", "exact", "checkpoint_seconds")
-"""Fields of an experiment that only say how it is computed."""
+_WITHOUT_EFFECT = ("executor", "exact", "checkpoint_seconds", "rows_public", "leak")
+"""Fields of an experiment that only say how it is computed, what is allowed, and what is measured beside."""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from fewfed.settings import shown
 from fewfed.training import Training
 
 if TYPE_CHECKING:
+    from fewfed.privacy.statement import Statement
     from fewfed.report.comparison import Comparison
     from fewfed.report.overview import Overview
     from fewfed.report.tuned import Tuned
@@ -76,6 +77,28 @@ def run(
     refuse_existing(path)
     title, rounds = label_of(spec), resolved.experiment.rounds
     return _watched(title, rounds, wanted, lambda seen: execute(prepared, path, [*watching, *seen]))
+
+
+def explain(
+    method: Where,
+    experiment: Experiment | Named | None = None,
+    training: Training | Named | None = None,
+    *,
+    values: Named | None = None,
+    options: DataOptions | Named | None = None,
+    data: Dataset | Where | None = None,
+    network: nn.Module | Network | Where | None = None,
+) -> Statement:
+    """What leaves a site in a run of these settings, who sees it, for how long, and what is not sent. Nothing is run.
+
+    Everything is as in `run`. `print` shows the statement in plain words; `as_json()` is for programs.
+    """
+    from fewfed.runs.explained import explained
+
+    spec = given.method_of(method)
+    described, own = given.experiment_of(experiment, data, network)
+    resolved = layered(spec, given.values_of(values), described, given.training_of(training), given.options_of(options))
+    return explained(prepare(resolved, data=own.data, network=own.network))
 
 
 def resume(

@@ -11,7 +11,7 @@ from typing import Any
 from fewfed.data.reading import Reading
 from fewfed.engine.executors.registry import plugins
 from fewfed.errors import ConfigError, did_you_mean
-from fewfed.methods.registry import own_name
+from fewfed.methods.registry import layers_of
 from fewfed.runs.cells import Cell, Explain, LoadedData, Update, explained_plainly, run_cells
 from fewfed.runs.executors import refuse_inexact
 from fewfed.runs.experiment import accepts, known_fields, resolve
@@ -76,8 +76,7 @@ def planned(
     labels = labels_of(methods)
     if len(set(labels.values())) < len(methods):
         raise ConfigError("a method is named twice, in two spellings: expected each once")
-    bases = {spec: own_name(spec) for spec in methods}
-    _refuse_unused(bases, values)
+    _refuse_unused(methods, values)
     cells: list[Cell] = []
     for spec in methods:
         first = resolve(spec, values_for(spec, values))
@@ -101,29 +100,29 @@ def unused(name: str, used: Container[str]) -> str:
 
 def values_for(spec: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that concern one of several methods: common ones, its own fields, and `name.field` ones."""
-    base = own_name(spec)
+    layers = layers_of(spec)
     mine: dict[str, Any] = {}
     for name, value in values.items():
         owner, _, field = name.partition(".")
         if not field or owner == "method":
             if accepts(spec, field or name):
                 mine[name] = value
-        elif owner == base:
-            mine[f"method.{field}"] = value
+        elif owner in layers:
+            mine[f"method.{layers[owner][0]}{field}"] = value
         elif owner in (*_PARTS, *plugins()) or (owner == "inner" and "(" in spec):
             mine[name] = value
     return mine
 
 
-def _refuse_unused(bases: Mapping[str, str], values: Mapping[str, Any]) -> None:
-    """Raise for values that concern none of the methods. `bases`: what each is called before the dot of a value."""
-    names = set(bases.values())
-    wrappers = any("(" in spec for spec in bases)
+def _refuse_unused(methods: Sequence[str], values: Mapping[str, Any]) -> None:
+    """Raise for values that concern none of the methods."""
+    names = {name for spec in methods for name in layers_of(spec)}
+    wrappers = any("(" in spec for spec in methods)
     for name in values:
         owner, _, field = name.partition(".")
         if field and owner not in (*names, "method", *_PARTS, *plugins(), *(("inner",) if wrappers else ())):
             known = {*names, *plugins()}
             raise ConfigError(f"'{name}': {did_you_mean('method of this comparison', owner, known)}", key=name)
-        if (not field or owner == "method") and not any(accepts(spec, field or name) for spec in bases):
-            known = set().union(*(known_fields(spec) for spec in bases))
+        if (not field or owner == "method") and not any(accepts(spec, field or name) for spec in methods):
+            known = set().union(*(known_fields(spec) for spec in methods))
             raise ConfigError(did_you_mean("field for any of these methods", field or name, known), key=name)

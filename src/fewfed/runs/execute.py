@@ -19,6 +19,8 @@ from fewfed.engine.holdings import Holdings
 from fewfed.engine.homes import Homes, SimulatedHomes
 from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.engine.records import PhaseRecord
+from fewfed.privacy.leak import MeasureLeak
+from fewfed.privacy.recorder import Recorder
 from fewfed.runs.executors import Surroundings, executor_for
 from fewfed.runs.final_scores import final_scores
 from fewfed.runs.folder import CONFIG, RunFolder, held
@@ -79,18 +81,22 @@ def _run_to_end(
     executor = executor_for(prepared.resolved, job, homes, prepared.cohort, around, choices)
     evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients, experiment.metric)
     record = _Record(folder, experiment.checkpoint_seconds)
+    recorder = None if prepared.recording is None else Recorder(folder.place, prepared.recording, last.done)
+    beside = [] if recorder is None else [recorder]
     holdings = Holdings.from_json(last.held)
+    leak = [MeasureLeak()] if experiment.leak else []
     told: list[Event] = [Mended(what) for what in mended]
     try:
         final = run_rounds(
             job,
             executor,
-            [_Before(prepared.scaling.exchange), _Tell(told), evaluate, *observers, record],
+            [_Before(prepared.scaling.exchange), _Tell(told), evaluate, *leak, *observers, *beside, record],
             rounds=experiment.rounds,
             cohort=prepared.cohort,
             holdings=holdings,
             server=last.server,
             start=last.done,
+            witness=recorder,
         )
         scores = final_scores(job, executor, final, experiment.evaluate_clients)
     except BaseException:  # Ctrl-C above all: the rounds that are finished need not be computed again.

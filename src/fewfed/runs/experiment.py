@@ -17,7 +17,7 @@ from fewfed.engine.executors.plugin import Plugin
 from fewfed.engine.executors.registry import plugin, plugins
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.method import Method
-from fewfed.methods.registry import Chosen, choose
+from fewfed.methods.registry import Chosen, choose, layers_of
 from fewfed.settings import Known, check, is_essential, make, setting
 from fewfed.training import Training
 
@@ -26,6 +26,8 @@ USUAL_SPLIT, USUAL_CLIENTS, USUAL_COHORT = "qua:2", 50, 0.1
 """Where nobody says otherwise and the data has no sites of its own."""
 FEW_SITES = 20
 """So many sites all take part in every round unless somebody says otherwise."""
+RECORDS = ("record", "record_rounds", "record_clients", "record_mb")
+"""Settings that only say what is written down of a run: they change nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,15 @@ class Experiment(Known):
     evaluate_every: int = setting(1, "rounds between evaluations; the last round always is", ge=1)
     evaluate_clients: int = setting(20, "clients whose own models are scored where each has one; 0 = all", ge=0)
     metric: str = setting("accuracy", "what is compared: accuracy, balanced_accuracy, macro_f1, auc, loss, dice ...")
+    rows_public: bool = setting(
+        False, "rows may be seen by everybody: lets a method share them as they are, or what is as good as they are"
+    )
+    leak: bool = setting(True, "measure what can be reconstructed of rows that are shared, every tenth of the run")
     checkpoint_seconds: float = setting(15.0, "least time between two checkpoints", ge=0)
+    record: Literal["none", "packets"] = setting("none", "what is kept of all that is sent: packets, as they are")
+    record_rounds: str = setting("tenths", "of which rounds: 1,10,last, 3-7, all; tenths = first, last, every tenth")
+    record_clients: str = setting("all", "of which clients: 0,3,10-19; all = those that take part in these rounds")
+    record_mb: float = setting(256.0, "most megabytes of packets; what comes after that is left out", gt=0, le=1e9)
 
     @property
     def is_settled(self) -> bool:
@@ -122,11 +132,12 @@ class Resolved:
 
     @property
     def identity(self) -> Resolved:
-        """What is computed, whoever computes it: without the executor, those of its options that only save time, and
-        limits on what data may take."""
+        """What is computed, whoever computes it: without the executor, those of its options that only save time, limits
+        on what data may take, what is allowed, and what is measured or written down beside."""
         essential = {name: _essential(plugin(name), given) for name, given in self.executors.items()}
         executors = {name: given for name, given in essential.items() if given}
-        experiment = dataclasses.replace(self.experiment, executor="auto")
+        usual = {name: getattr(Experiment(), name) for name in ("executor", "rows_public", "leak", *RECORDS)}
+        experiment = dataclasses.replace(self.experiment, **usual)
         options = self.options.without_limits()
         return dataclasses.replace(self, experiment=experiment, executors=executors, options=options)
 
@@ -181,7 +192,8 @@ def resolve(spec: str, values: Mapping[str, Any]) -> Resolved:
     """Sort flat values into method, experiment, training, data options and options of executors.
 
     `training.momentum` and the like name a field of one part where two have it; a plain name goes to the method first.
-    `cuda.streams` names an option of an executor.
+    Of a method around others, `flea.share` names a field of one of them, and a plain name that only one of them has
+    goes to that one. `cuda.streams` names an option of an executor.
     """
     base = choose(spec)
     parts: dict[str, dict[str, Any]] = {"method": {}, "experiment": {}, "training": {}, "data_options": {}}
@@ -192,9 +204,15 @@ def resolve(spec: str, values: Mapping[str, Any]) -> Resolved:
         "training": _names(Training),
         "data_options": _names(DataOptions),
     }
+    layers = layers_of(spec)
+    inside = fields_inside(spec)
     for name, value in values.items():
         part, _, rest = name.partition(".")
-        if part in parts and rest:
+        if part not in parts and part in layers and rest:
+            parts["method"][layers[part][0] + rest] = value
+        elif name in inside and not any(name in names for names in fields.values()):
+            parts["method"][inside[name]] = value
+        elif part in parts and rest:
             parts[part][rest] = value
         elif part in plugins() and rest:
             executors.setdefault(part, {})[rest] = value
@@ -277,7 +295,15 @@ def accepts(spec: str, name: str) -> bool:
 
 def known_fields(spec: str) -> set[str]:
     """The plain names that `resolve` takes for a method."""
-    return _names(type(choose(spec).method)) | _names(Experiment) | _names(Training) | _names(DataOptions)
+    common = _names(Experiment) | _names(Training) | _names(DataOptions)
+    return _names(type(choose(spec).method)) | common | fields_inside(spec).keys()
+
+
+def fields_inside(spec: str) -> dict[str, str]:
+    """Fields that exactly one of the methods inside a composition has, and how they are addressed from outside."""
+    inner = list(layers_of(spec).values())[1:]
+    names = [name for _, cls in inner for name in _names(cls)]
+    return {name: prefix + name for prefix, cls in inner for name in _names(cls) if names.count(name) == 1}
 
 
 def _names(cls: type[Any]) -> set[str]:

@@ -28,6 +28,7 @@ from fewfed.engine.holdings import Holdings
 from fewfed.engine.own_folder import PART, File, OwnFolder
 from fewfed.engine.storage import Damaged, digest_of
 from fewfed.errors import RunError
+from fewfed.privacy.record import FOLDER as PACKETS
 from fewfed.runs.round_lines import RoundLines
 from fewfed.runs.seals import MOST_BYTES, linked, parsed, read_sealed, unlinked, write_sealed
 from fewfed.tree import Tree
@@ -276,6 +277,11 @@ class RunFolder:
         return self._own / CHOICES
 
     @property
+    def place(self) -> OwnFolder:
+        """The folder itself, for what is written there beside the run."""
+        return self._own
+
+    @property
     def clients(self) -> OwnFolder:
         return self._own.below(CLIENTS)
 
@@ -354,7 +360,7 @@ def refuse_existing(path: Path) -> None:
     """A new run does not go into a folder that holds one, nor over files it would overwrite or clear away."""
     if (path / CONFIG).exists():
         raise RunError(f"'{path}' already holds a run: continue it with 'fewfed resume {path}' or choose another --out")
-    for name in (METRICS, CHECKPOINT, BEFORE, MODEL, SCORES, RESULT, CLIENTS, CHOICES):
+    for name in (METRICS, CHECKPOINT, BEFORE, MODEL, SCORES, RESULT, CLIENTS, CHOICES, PACKETS):
         if os.path.lexists(path / name):
             raise RunError(f"'{path}' holds '{name}', which a run would overwrite: choose another --out")
 

@@ -18,7 +18,7 @@ def _flat(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in record.items():
         if isinstance(value, (int, float)):
             yield name, value
-        elif name in ("bytes", "validation"):
+        elif name in ("bytes", "validation", "leak"):
             yield from ((f"{name}_{inner}", one) for inner, one in value.items() if isinstance(one, (int, float)))
         elif name == "failed":
             yield name, len(value)

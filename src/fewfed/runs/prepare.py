@@ -28,9 +28,10 @@ from fewfed.errors import ConfigError, concerning
 from fewfed.network import Network
 from fewfed.phase import Clock
 from fewfed.plan import Plan, Random
+from fewfed.privacy.recording import Recording, recording_of
 from fewfed.runs.blueprint import Blueprint, blueprint_of
 from fewfed.runs.executors import refuse_unused
-from fewfed.runs.experiment import AUTO, Experiment, Resolved
+from fewfed.runs.experiment import AUTO, RECORDS, Experiment, Resolved
 from fewfed.runs.first_model import first_model
 from fewfed.runs.identity import content_of, inputs_of, sources_of
 from fewfed.runs.scaling import InputScaling, scale
@@ -61,6 +62,8 @@ class Prepared:
     own_network: bool = False
     reading: Reading | None = None
     """How the user's own files were read."""
+    recording: Recording | None = None
+    """Which packets are kept; None where none are."""
 
 
 def prepare(
@@ -105,7 +108,7 @@ def prepare(
     if experiment.start_from:
         with concerning("start_from", experiment.start_from):
             net = net.starting_from(first_model(Path(experiment.start_from), net))
-    job = Job(method, net, _task(dataset), federation, training, plan)
+    job = Job(method, net, _task(dataset), federation, training, plan, experiment.rows_public)
     with concerning("method", resolved.spec):
         asking.check_fit(job)
     with concerning("metric", experiment.metric):
@@ -114,12 +117,31 @@ def prepare(
         asking.phases(job, Clock(number, experiment.rounds, training.epochs))
     cohort = experiment.cohort_size(len(split))
     refuse_unused(resolved, cohort)
+    recording = _recording(experiment, len(split))
     manifest = {**manifest_of(dataset, split, held_back, whole.reading), "scaling": scaling.mode}
     inputs = inputs_of(dataset, net, sources)
     note = "; ".join(filter(None, (dataset.note, split.note, scaling.told)))
     own = network is not None
     blueprint = blueprint_of(resolved, job, dataset, split, scaling, own)
-    return Prepared(resolved, job, split, manifest, inputs, cohort, note, scaling, blueprint, data, own, whole.reading)
+    return Prepared(
+        resolved, job, split, manifest, inputs, cohort, note, scaling, blueprint, data, own, whole.reading, recording
+    )
+
+
+def _recording(experiment: Experiment, clients: int) -> Recording | None:
+    usual = Experiment()
+    if experiment.record == usual.record:
+        for name in RECORDS:
+            if getattr(experiment, name) != getattr(usual, name):
+                raise ConfigError(f"{name} is set, but nothing is recorded: add record = packets", key=name)
+        return None
+    return recording_of(
+        experiment.record_rounds,
+        experiment.record_clients,
+        experiment.record_mb,
+        of_rounds=experiment.rounds,
+        of_clients=clients,
+    )
 
 
 def data_of(resolved: Resolved) -> Dataset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,27 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class Leak:
+    """How well rows that were shared could be reconstructed when it was last measured."""
+
+    round: int
+    phase: str
+    attacker: str
+    """Whose R2 it is: `ridge` or `inverting`."""
+    r2: float
+    """Of the inputs behind what was sent; 1 is all of them, 0 no better than the mean of the attacker's own rows."""
+    reidentified: float
+    """In which part of all cases the nearest training row is one that was sent, by the better attacker."""
+    chance: float
+    rows: int
+    """How many rows that were sent were tried."""
+    among: int
+    """Training rows to find them among."""
+    held: int
+    """Rows of the attackers' own, which nobody trained on."""
+
+
+@dataclass(frozen=True)
 class Result:
     """The summary of one run."""
 
@@ -65,6 +86,8 @@ class Result:
     """What the run is judged by: the chosen metric."""
     judged: Summary | None = None
     """The chosen metric on the test part, where it is not the accuracy."""
+    leak: Leak | None = None
+    """What could be reconstructed of rows that were shared; None where none were, or it was not measured."""
 
     @property
     def chosen(self) -> Summary:
@@ -106,9 +129,11 @@ class Result:
         return load(self.folder, site=site, client=client, network=network)
 
     def as_json(self) -> dict[str, Any]:
-        """Without what only runs with validation rows have, unless this is one."""
+        """Without what only runs with validation rows, or with shared ones, have, unless this is one."""
         found = {**asdict(self), "chosen": asdict(self.chosen)}
         del found["judged"]
+        if self.leak is None:
+            del found["leak"]
         if self.validation is None:
             del found["validation"], found["accuracy"]["best_validation"], found["chosen"]["best_validation"]
         return found
@@ -117,16 +142,21 @@ class Result:
     def from_json(cls, recorded: dict[str, Any]) -> Result:
         try:
             validation = recorded.get("validation")
-            rest = {name: value for name, value in recorded.items() if name not in ("accuracy", "validation", "chosen")}
+            rest = {name: value for name, value in recorded.items() if name not in _NESTED}
+            leak = recorded.get("leak")
             return cls(
                 **rest,
                 accuracy=Summary(**recorded["accuracy"]),
                 validation=Summary(**validation) if validation else None,
+                leak=Leak(**leak) if leak else None,
                 # A run from before there were other metrics says nothing of them.
                 judged=Summary(**recorded["chosen"]) if rest.get("metric", "accuracy") != "accuracy" else None,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise RunError(f"a result is damaged ({error}): expected what 'fewfed run' wrote") from error
+
+
+_NESTED = ("accuracy", "validation", "chosen", "leak")
 
 
 def joined_notes(notes: Iterable[str]) -> str:
@@ -135,7 +165,7 @@ def joined_notes(notes: Iterable[str]) -> str:
 
 
 def summarise(records: Sequence[dict[str, Any]], metric: str = "accuracy") -> dict[str, Any]:
-    """Accuracies, the chosen metric, bytes, steps, seconds and failures over the metrics of all rounds."""
+    """Accuracies, the chosen metric, bytes, steps, seconds, failures and the leak over the metrics of all rounds."""
     wanted = metric_of(metric)
     evaluated = [record for record in records if "accuracy" in record]
     chosen = best_on_validation(evaluated, metric, wanted)
@@ -150,7 +180,18 @@ def summarise(records: Sequence[dict[str, Any]], metric: str = "accuracy") -> di
         "steps": sum(record["steps"] for record in records),
         "seconds": sum(record["seconds"] for record in records),
         "failed": sum(len(record["failed"]) for record in records),
+        **({} if (leak := last_leak(records)) is None else {"leak": leak}),
     }
+
+
+def last_leak(records: Sequence[Mapping[str, Any]]) -> Leak | None:
+    """What was last measured of shared rows."""
+    names = [field.name for field in fields(Leak) if field.name != "round"]
+    for record in reversed(records):
+        found = record.get("leak", {})
+        if "r2" in found:
+            return Leak(round=record["round"], **{name: found[name] for name in names})
+    return None
 
 
 def best_on_validation(

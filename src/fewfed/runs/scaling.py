@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfed.data.examples import Dataset
-from fewfed.data.federation import SplitFederation
+from fewfed.data.federation import Federation, SplitFederation
 from fewfed.data.readers.options import DataOptions
 from fewfed.data.scaling import Scaling
 from fewfed.data.splits import NATURAL, Split, parse_rule
@@ -156,10 +156,7 @@ def _scaled(dataset: Dataset, scaling: Scaling) -> Dataset:
 
 def _measured(dataset: Dataset, split: Split) -> tuple[Scaling, Mapping[str, PhaseRecord]]:
     """The constants that the clients measure together, by the same packets as everything else that leaves them."""
-    federation = SplitFederation(dataset, split)
-    task = Classification(max(2, dataset.classes))
-    stand_in = Network("inputs", {"inputs": nn.Identity()})
-    job = Job(MeasureInputs(), stand_in, task, federation, Training(), Plan(0, 1))
+    job = measuring_job(SplitFederation(dataset, split), dataset.classes)
     seen: list[RoundView] = []
     server = run_rounds(job, Sequential(job), [_Keep(seen)], rounds=1, cohort=len(split))
     record = seen[0].record
@@ -171,6 +168,12 @@ def _measured(dataset: Dataset, split: Split) -> tuple[Scaling, Mapping[str, Pha
         )
     fills = bool(torch.isnan(dataset.train.x).any() or torch.isnan(dataset.test.x).any())
     return Scaling.from_moments(server["mean"], server["std"], fills), record.phases
+
+
+def measuring_job(federation: Federation, classes: int) -> Job:
+    """The exchange in which clients measure their inputs together."""
+    stand_in = Network("inputs", {"inputs": nn.Identity()})
+    return Job(MeasureInputs(), stand_in, Classification(max(2, classes)), federation, Training(), Plan(0, 1))
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class Search:
         return planned([spec], values, seeds, self.root / FINAL, self.data)
 
 
-def axes_of(texts: Sequence[str]) -> tuple[Axis, ...]:
+def axes_of(texts: Sequence[str], flag: str = "--over") -> tuple[Axis, ...]:
     """`lr=0.001,0.01,epochs=1,5`, or several such: a part with a sign of equality begins the next setting."""
     found: dict[str, list[str]] = {}
     for text in texts:
@@ -142,16 +142,16 @@ def axes_of(texts: Sequence[str]) -> tuple[Axis, ...]:
             if separator:
                 name, part = begins.strip(), value
                 if name in found:
-                    raise ConfigError(f"--over {text[:80]}: '{name}' stands there twice: expected every setting once")
+                    raise ConfigError(f"{flag} {text[:80]}: '{name}' stands there twice: expected every setting once")
                 found[name] = []
             if not name or not part.strip():
-                raise ConfigError(f"--over {text[:80]}: expected NAME=VALUE,VALUE,..., as in lr=0.001,0.01,epochs=1,5")
+                raise ConfigError(f"{flag} {text[:80]}: expected NAME=VALUE,VALUE,..., as in lr=0.001,0.01,epochs=1,5")
             found[name].append(part.strip())
     if not found:
-        raise ConfigError("what is to be searched? Say it, as in --over lr=0.001,0.01,epochs=1,5")
+        raise ConfigError(f"which settings? Say it, as in {flag} lr=0.001,0.01,epochs=1,5")
     for name, values in found.items():
         if len(set(values)) < len(values):
-            raise ConfigError(f"--over {name}={','.join(values)[:80]}: expected every value once")
+            raise ConfigError(f"{flag} {name}={','.join(values)[:80]}: expected every value once")
     return tuple(Axis(name, tuple(values)) for name, values in found.items())
 
 
@@ -203,11 +203,11 @@ def search(
     data = data or LoadedData()
     planned(methods, {**values, **{axis.name: axis.values[0] for axis in axes}}, 1, root / SEARCH, data)
     held_back = {**values, "validation": validation}
-    found = [trial for spec in methods for trial in _trials(spec, held_back, axes, seeds, most, root / SEARCH, data)]
+    found = [trial for spec in methods for trial in grid(spec, held_back, axes, seeds, most, root / SEARCH, data)]
     return Search(tuple(methods), dict(values), tuple(found), root, by, validation)
 
 
-def _trials(
+def grid(
     spec: str,
     values: Mapping[str, Any],
     axes: Sequence[Axis],
@@ -216,6 +216,7 @@ def _trials(
     root: Path,
     data: LoadedData,
 ) -> list[Trial]:
+    """Every combination of settings that concern one method, or `most` of them drawn at random."""
     mine = [axis for axis in axes if values_for(spec, {axis.name: axis.values[0]})]
     count = math.prod(len(axis.values) for axis in mine)
     if count > MOST_SETTINGS:

@@ -13,6 +13,8 @@ from fewfed.engine.client_store import ClientStore
 from fewfed.engine.own_folder import OwnFolder
 from fewfed.engine.storage import Damaged, digest_of
 from fewfed.errors import RunError
+from fewfed.privacy.record import FOLDER as PACKETS
+from fewfed.privacy.record import INDEX, Record
 from fewfed.runs.folder import (
     BEFORE,
     BLUEPRINT,
@@ -65,7 +67,7 @@ def verify(path: Path) -> list[Finding]:
         for name, check in checks.items()
         if name in must or own.has(name)
     ]
-    return [*found, *_states(folder, own)]
+    return [*found, *_states(folder, own), *_packets(own)]
 
 
 def _named(own: OwnFolder, name: str, config: Mapping[str, Any]) -> None:
@@ -86,6 +88,18 @@ def _states(folder: RunFolder, own: OwnFolder) -> Iterator[Finding]:
     for client, file in states.items():
         name = str(file[0]) if isinstance(file, list) and file else f"of client {client}"
         yield Finding(f"{CLIENTS}/{name:.60}", _problem(partial(store.check, {client: file})))
+
+
+def _packets(own: OwnFolder) -> Iterator[Finding]:
+    """The record of what was sent, where there is one."""
+    if not own.below(PACKETS).exists():
+        return
+    index = f"{PACKETS}/{INDEX}"
+    if problem := _problem(lambda: Record.open(own.path)):
+        yield Finding(index, problem)
+        return
+    yield Finding(index)
+    yield from (Finding(name, wrong) for name, wrong in Record.open(own.path).problems())
 
 
 def _problem(check: Callable[[], object]) -> str:

@@ -8,10 +8,24 @@ from types import MappingProxyType
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.privacy.attacks.attack import Attack
 from fewfed.privacy.attacks.context import Context
+from fewfed.privacy.attacks.gradient import Gradient
+from fewfed.privacy.attacks.information import Information
+from fewfed.privacy.attacks.inversion import Inversion
+from fewfed.privacy.attacks.labels import Labels
+from fewfed.privacy.attacks.membership import Membership
 from fewfed.privacy.attacks.property import Property
 from fewfed.privacy.attacks.reconstruct import Reconstruct
 
-_ALL: tuple[Attack, ...] = (Reconstruct(), Context(), Property())
+_ALL: tuple[Attack, ...] = (
+    Reconstruct(),
+    Context(),
+    Property(),
+    Membership(),
+    Gradient(),
+    Labels(),
+    Inversion(),
+    Information(),
+)
 
 
 def attacks() -> Mapping[str, Attack]:
