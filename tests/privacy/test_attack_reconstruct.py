@@ -75,6 +75,9 @@ def test_averages_of_five_give_less_than_single_rows() -> None:
     assert single.value > 0.99
     assert mean.high < single.low
     assert mean.chance == pytest.approx(5 * (single.chance or 0))
+    every, single_rows = value_of(five, "R2"), value_of(five, "R2 of single rows")
+    assert single_rows.high < every.low, "the average is had, single rows are not"
+    assert single_rows.value > 0.3, "and yet much of them is"
     assert mean.low > (mean.chance or 0), "averages of five are no protection: ridge finds far more than guessing does"
 
 
@@ -113,6 +116,7 @@ class _Untold:
     told: Rebuilder
     name: str = "untold"
     what: str = "believes that nothing is defended"
+    has_pairs: bool = True
 
     @property
     def threat(self) -> Threat:
@@ -132,6 +136,7 @@ def test_without_the_model_a_substitute_still_finds_rows() -> None:
     finding = attacked(used, BySubstitute())["substitute"]
     hits = value_of(finding, "re-identified")
     assert hits.low > 20 * (hits.chance or 0)
+    assert not [one for one in finding.measures if "way" in one.what], "it has no pairs to learn that from"
     assert "neither the model" in finding.threat.holds
 
 
