@@ -18,7 +18,7 @@ from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView, run_rounds
 from fewfed.engine.optimizer import LocalOptimizer
 from fewfed.engine.threads import one_thread
-from fewfed.methods.fedavg import FedAvg
+from fewfed.method import Method
 from fewfed.network import Network
 from fewfed.plan import Plan
 from fewfed.task import Score, Task
@@ -80,7 +80,7 @@ def fit(
     checked = rows.rows(torch.arange(min(1, len(rows)))) if held is None else held
     federation = GeneratedFederation(1, lambda _: rows, checked, classes=0)
     plan = Plan(seed, training.batch, training.batch_rule, training.sampling)
-    job = Job(FedAvg(), net, task, federation, training, plan)
+    job = Job(Method(), net, task, federation, training, plan)
     executor = _executor(job, torch.device(device))
     watch = _Watch(executor, None if held is None else _Best.of(executor, net.model()), tell)
     try:
@@ -95,7 +95,7 @@ def answers(net: Network, model: Tree, x: Tensor) -> Tensor:
     """What a network says of some rows, in eval mode, on their device."""
     model = tree.to(model, x.device)
     with torch.no_grad(), one_thread():
-        return torch.cat([net.apply(model, part, train=False) for part in x.split(_AT_ONCE)])
+        return torch.cat([net.apply(model, part, train=False) for part in torch.split(x, _AT_ONCE)])
 
 
 def descend(

@@ -44,10 +44,10 @@ class Information:
         exchanges = case.exchanges()
         found: list[Finding] = []
         for exchanged in sharing(case, exchanges)[-1:]:
-            tell(f"information in shared rows, round {exchanged.round}")
+            tell(f"shared rows of round {exchanged.round}")
             found += _of_rows(case, exchanged)
         for exchanged in _messages(case, exchanges):
-            tell(f"information in messages of phase '{exchanged.phase}', round {exchanged.round}")
+            tell(f"messages of phase '{exchanged.phase}', round {exchanged.round}")
             found.append(_of_messages(case, exchanged))
         return found
 
@@ -84,6 +84,7 @@ def _messages(case: Case, exchanges: tuple[Exchanged, ...]) -> list[Exchanged]:
         for each in exchanges
         if case.job.task.classes
         and len(each.packets) >= LEAST_CLIENTS
+        and min(each.packets) >= 0
         and _message(case, each, min(each.packets)).numel()
     }
     return list(by_phase.values())

@@ -39,7 +39,7 @@ class Labels:
     def findings(self, case: Case, tell: Callable[[str], None]) -> list[Finding]:
         found = []
         for exchanged in _last(case):
-            tell(f"labels, phase '{exchanged.phase}' of round {exchanged.round}")
+            tell(f"phase '{exchanged.phase}' of round {exchanged.round}")
             truth = torch.stack([case.job.federation.counts(client).cpu() for client in sorted(exchanged.packets)])
             for variant, holds, reading in _readings(case, exchanged):
                 guesses = [reading[client] for client in sorted(exchanged.packets)]
@@ -52,7 +52,11 @@ def _last(case: Case) -> list[Exchanged]:
     by_phase: dict[str, Exchanged] = {}
     for exchanged in case.exchanges():
         uploads = case.phase(exchanged.round, exchanged.phase).uploads.values()
-        if any(upload.role is not Role.SCORE for upload in uploads) and any(each >= 0 for each in exchanged.packets):
+        if (
+            any(upload.role is not Role.SCORE for upload in uploads)
+            and exchanged.packets
+            and min(exchanged.packets) >= 0
+        ):
             by_phase[exchanged.phase] = exchanged
     return list(by_phase.values())
 

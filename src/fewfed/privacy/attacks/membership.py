@@ -53,7 +53,7 @@ class Membership:
                 given = [references.first(count) for count in REFERENCES]
                 found += _on_models(case, kind, sent.exchanged, chosen, mine, given, tell)
         for exchanged in sharing(case, exchanges)[-1:]:
-            tell(f"membership from shared rows, round {exchanged.round}")
+            tell(f"shared rows of round {exchanged.round}")
             found += on_rows(case, exchanged, others)
         return found
 
@@ -72,7 +72,7 @@ def _on_models(
         if kind == "global model"
         else ("the server, without secure aggregation", "each client's model after its own training")
     )
-    tell(f"membership, loss threshold on {len(suspects)} model{'s' * (len(suspects) > 1)}, round {exchanged.round}")
+    tell(f"loss threshold on {len(suspects)} model{'s' * (len(suspects) > 1)}, round {exchanged.round}")
     population = mine.rows(torch.arange(min(len(mine), _POPULATION)))
     both = [
         (

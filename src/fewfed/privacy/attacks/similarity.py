@@ -39,7 +39,7 @@ def ssim(first: Tensor, second: Tensor, peak: float) -> Tensor:
     vx = sample * (mean(x * x) - mx * mx)
     vy = sample * (mean(y * y) - my * my)
     both = sample * (mean(x * y) - mx * my)
-    found = ((2 * mx * my + c1) * (2 * both + c2)) / ((mx * mx + my * my + c1) * (vx + vy + c2))
+    found: Tensor = ((2 * mx * my + c1) * (2 * both + c2)) / ((mx * mx + my * my + c1) * (vx + vy + c2))
     return found.flatten(1).mean(1)
 
 
@@ -50,7 +50,8 @@ def re_identified(rebuilt: Tensor, candidates: Tensor, origins: Tensor) -> Tenso
     """
     hits = []
     others = candidates.flatten(1).double()
-    for guess, sources in zip(rebuilt.flatten(1).double().split(_AT_ONCE), origins.split(_AT_ONCE), strict=True):
+    guesses = torch.split(rebuilt.flatten(1).double(), _AT_ONCE)
+    for guess, sources in zip(guesses, torch.split(origins, _AT_ONCE), strict=True):
         # Not by the shortcut over products, which rounds where rows are near each other.
         distances = torch.cdist(guess, others, compute_mode="donot_use_mm_for_euclid_dist")
         own = distances.gather(1, sources.clamp(min=0)).masked_fill(sources < 0, torch.inf)
@@ -60,5 +61,5 @@ def re_identified(rebuilt: Tensor, candidates: Tensor, origins: Tensor) -> Tenso
 
 def chance_of(origins: Tensor, candidates: int) -> float:
     """The share that guessing any candidate re-identifies."""
-    sources = torch.tensor([len({int(one) for one in row if one >= 0}) for row in origins], dtype=torch.double)
+    sources = torch.tensor([len({one for one in row if one >= 0}) for row in origins.tolist()], dtype=torch.double)
     return float(sources.mean()) / candidates
