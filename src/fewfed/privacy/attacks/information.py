@@ -57,9 +57,10 @@ def _of_rows(case: Case, exchanged: Exchanged) -> list[Finding]:
     phase, clock = case.phase(exchanged.round, exchanged.phase), case.clock(exchanged.round)
     rows, truth = case.held, case.shared_rows(exchanged)
     personal = tree.to(next(iter(exchanged.personal.values()), {}), rows.x.device)
-    count = max(LEAST_ROWS, min(2 * len(rows), int(_PAIRS * case.effort)))
+    count = max(LEAST_ROWS, min(4 * len(rows), int(_PAIRS * case.effort)))
     broadcast = tree.to(exchanged.broadcast, rows.x.device)
-    own = imitated(case.job, phase, clock, broadcast, rows, count, personal=personal, seed=case.seed)
+    drawn = imitated(case.job, phase, clock, broadcast, rows, count, personal=personal, seed=case.seed)
+    own = drawn.part(first_of(drawn.origins)) if len(drawn) else drawn
     if len(own) < LEAST_ROWS or len(truth) < 2:
         return []
     of_x, of_sent = principal(own.sources, _COLUMNS), principal(own.sent, _SENT)
@@ -75,6 +76,19 @@ def _of_rows(case: Case, exchanged: Exchanged) -> list[Finding]:
     measure = Measure(what, float(terms.mean()), *intervals.of_mean(terms), len(terms), 0.0)
     note = f"an estimate, not a bound, fitted to {len(own)} rows of the attacker; interval by resampling rows"
     return [Finding("information", "shared rows", threat, exchanged.round, exchanged.phase, (measure,), note)]
+
+
+def first_of(origins: Tensor) -> Tensor:
+    """Numbers of rows none of whose sources is behind an earlier one: else errors on rows that were left out of a
+    regression would be those on rows it knows."""
+    met: set[int] = set()
+    kept = []
+    for number, sources in enumerate(origins.tolist()):
+        behind = {source for source in sources if source >= 0}
+        if not behind & met:
+            kept.append(number)
+            met |= behind
+    return torch.tensor(kept, dtype=torch.long)
 
 
 def _messages(case: Case, exchanges: tuple[Exchanged, ...]) -> list[Exchanged]:

@@ -20,6 +20,10 @@ from fewfed.tree import Tree
 
 _SITES = 30
 """Sites that the attacker plays to learn what labels do to what is sent."""
+_LEAST_SITES = 24
+"""With fewer, slices fit by accident."""
+_LEAST_ROWS = 20
+"""Of the attacker: sites that all hold the same few rows tell rows apart, not classes."""
 _DRAWS = 10
 
 
@@ -70,9 +74,9 @@ def _readings(case: Case, exchanged: Exchanged) -> list[tuple[str, str, Reading]
     if len(known) == len(packets):
         found.append(("sent as they are", "nothing", known))
     found += _one_step(case, exchanged)
-    if not any(not upload.rows for upload in phase.uploads.values()):
+    if not any(not upload.rows for upload in phase.uploads.values()) or len(case.held) < _LEAST_ROWS:
         return found
-    sites = played(case, exchanged, case.held, max(2 * classes, int(_SITES * case.effort)))
+    sites = played(case, exchanged, case.held, max(_LEAST_SITES, 2 * classes, int(_SITES * case.effort)))
     broadcast = exchanged.broadcast
     holds = "rows of the same kind that nobody trained on, the method's own code"
     if not sites:
