@@ -98,7 +98,11 @@ def _on_models(
             _rmia(case, references, target, population, known) for target, known in zip(suspects, both, strict=True)
         ]
         inside, outside = [each[0] for each in scored], [each[1] for each in scored]
-        found.append(finding(references.variant, _HOLDS, inside, outside, f"trained for {references.epochs} epochs"))
+        found.append(
+            finding(
+                references.variant, _HOLDS, inside, outside, f"reference models trained for {references.epochs} epochs"
+            )
+        )
     return found
 
 
