@@ -88,7 +88,9 @@ class Reconstruct:
         if isinstance(rebuilt, str):
             return rebuilt
         rebuilt = _inside(rebuilt, known)
-        own_way = best_way(rebuilt[sites:], own.origins, own.rows)
+        # Among few rows the class alone would be enough to find one: all that the attacker has are candidates.
+        everything = torch.cat([own.rows, flat(known.rows.x, known.device)])
+        own_way = best_way(rebuilt[sites:], own.origins, everything)
         return _Rebuilt(rebuilt[:sites], rebuilt[sites:] - own.inputs, own_way)
 
 
