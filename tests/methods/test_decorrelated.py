@@ -96,4 +96,4 @@ def test_a_pass_of_its_own_leaves_running_statistics_alone() -> None:
 )
 def test_what_it_can_do_nothing_for_is_refused(spec: str, values: dict[str, object], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        job_of(choose(spec, values).method).check()
+        job_of(choose(spec, values).method, rows_public=True).check()

@@ -93,7 +93,7 @@ def test_what_does_not_say_what_it_sends_of_single_rows_cannot_be_grouped() -> N
 
 def test_features_are_blurred_and_inputs_are_not() -> None:
     method = choose("bottlenecked(ccvr(flea))", {"inner.cut": "input", "inner.epochs": 1, "noise": 3.0}).method
-    packets, _ = sent(job_of(method, digits_federation(3, 20)), rounds=2)
+    packets, _ = sent(job_of(method, digits_federation(3, 20), rows_public=True), rounds=2)
     inputs = [packet.arrays["features"] for phase, _, packet in packets if phase.name == "collect"]
     assert inputs
     assert all(bool(((each >= 0) & (each <= 1)).all()) for each in inputs)

@@ -104,6 +104,6 @@ def test_the_new_places_exist(new: str) -> None:
 
 
 def test_methods_of_the_package_pass_the_same_check() -> None:
-    assert len(FUNCTIONS) == 9
+    assert len(FUNCTIONS) == 13
     for name, cls in registered().items():
         refuse_old_functions(cls, name)

@@ -8,11 +8,12 @@ import pytest
 import torch
 from recorded_run import recorded, silent
 
+from fewfed.data.federation import GeneratedFederation
 from fewfed.methods.registry import choose
 from fewfed.privacy.attacks import intervals
 from fewfed.privacy.attacks.estimates import gaussian_information, info_nce, principal
-from fewfed.privacy.attacks.information import LEAST_CLIENTS, Information
-from support import digits_federation, job_of
+from fewfed.privacy.attacks.information import LEAST_CLIENTS, Information, first_of
+from support import digits, digits_federation, job_of
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -85,3 +86,17 @@ def test_shared_features_and_messages_say_much_about_rows_and_labels() -> None:
 def test_few_clients_that_share_no_rows_give_no_bound() -> None:
     case = recorded(job_of("fedavg", digits_federation(4, 8)), rounds=1)
     assert str(LEAST_CLIENTS) in Information().why_not(case)
+
+
+def test_no_source_is_behind_two_rows_that_are_used() -> None:
+    origins = torch.tensor([[0, 1], [1, 2], [2, -1], [3, 0], [4, 5]])
+    assert first_of(origins).tolist() == [0, 2, 4]
+
+
+def test_an_attacker_with_few_rows_estimates_nothing() -> None:
+    train, test = digits()
+    few = GeneratedFederation(
+        4, lambda client: train.rows(torch.arange(8) + 8 * client), test.rows(torch.arange(5)), 10
+    )
+    case = recorded(job_of("flea", few), rounds=1)
+    assert Information().findings(case, silent) == []

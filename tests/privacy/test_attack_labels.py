@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from recorded_run import Exchanged, Kept, recorded, silent
 
 from fewfed import tree
+from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.job import Job
 from fewfed.methods.registry import choose
 from fewfed.phase import Clock
@@ -21,7 +22,7 @@ from fewfed.privacy.attacks.label_reading import Guess, Learned, Marks
 from fewfed.privacy.attacks.labels import Labels, judged
 from fewfed.privacy.attacks.one_step import label_counts, one_steps
 from fewfed.tasks.regression import Regression
-from support import digits_federation, job_of
+from support import digits, digits_federation, job_of
 
 SETS, OVERLAP, SHARES = range(3)
 MARKS = "entries that only their class moves"
@@ -181,3 +182,11 @@ def test_nothing_with_an_axis_of_classes_teaches_nothing() -> None:
     exchanged = case.exchanges()[0]
     phase = case.job.phase("init", Clock(0, 1, 1))
     assert Learned.fitted(phase, exchanged.broadcast, played(case, exchanged, case.held, 4), 10) is None
+
+
+def test_an_attacker_with_few_rows_plays_no_sites() -> None:
+    train, test = digits()
+    few = GeneratedFederation(
+        4, lambda client: train.rows(torch.arange(8) + 8 * client), test.rows(torch.arange(5)), 10
+    )
+    assert found_in(recorded(job_of("fedavg", few), rounds=1)) == {}

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from recorded_run import recorded, silent
+from recorded_run import Exchanged, Kept, recorded, silent
 
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
@@ -189,6 +189,22 @@ def test_shared_rows_give_their_members_away(spec: str) -> None:
     assert found.measures[0].raw > 0.99
 
 
+def test_rows_of_noise_give_nobody_away() -> None:
+    case = recorded(job_of(choose("flea", {"share": 0.5}).method, digits_federation(6, 30)), rounds=1, effort=0.2)
+    (sharing,) = [each for each in case.exchanges() if each.phase == "share"]
+    random = torch.Generator().manual_seed(5)
+    packets = {
+        client: dataclasses.replace(
+            packet, arrays={**packet.arrays, "features": torch.randn(packet.arrays["features"].shape, generator=random)}
+        )
+        for client, packet in sharing.packets.items()
+    }
+    noise = Exchanged(1, "share", sharing.broadcast, packets, {})
+    found = Membership().findings(dataclasses.replace(case, record=Kept({1: [noise]})), silent)
+    (area,) = [each.measures[0] for each in found if each.variant == "nearest shared row"]
+    assert area.low <= 0.5 <= area.high
+
+
 def test_without_models_and_rows_it_does_not_apply() -> None:
     assert "no whole model" in Membership().why_not(recorded(job_of("local", digits_federation(2, 8)), rounds=1))
     assert not Membership().why_not(recorded(job_of("fedavg", digits_federation(2, 8)), rounds=1))
@@ -197,3 +213,9 @@ def test_without_models_and_rows_it_does_not_apply() -> None:
 def test_the_first_round_has_no_model_that_saw_anybody() -> None:
     found = Membership().findings(recorded(job_of("fedavg", digits_federation(1, 20)), rounds=1), silent)
     assert [each.variant.split(",")[-1] for each in found] == [" single uploads"] * 3
+
+
+def test_sites_that_share_no_row_at_all_give_nobody_away() -> None:
+    method = choose("fedmix", {"group": 10**9}).method
+    case = recorded(job_of(method, digits_federation(3, 8)), rounds=1, effort=0.05)
+    assert not [each for each in Membership().findings(case, silent) if each.variant == "nearest shared row"]

@@ -16,7 +16,7 @@ from fewfed.network import Network
 from fewfed.privacy import pictures
 from fewfed.privacy.attacks import decoders, entropy, intervals, marker, ridge, similarity
 from fewfed.privacy.attacks.context import classifier
-from fewfed.privacy.attacks.matching import Likeness
+from fewfed.privacy.attacks.matching import Likeness, best_way
 from fewfed.privacy.attacks.optimised import Prior
 from fewfed.privacy.attacks.substitute import kernel_distance
 from fewfed.privacy.fitting import Rebuilding, answers, descend, fit
@@ -185,11 +185,13 @@ def test_likelihood_undoes_what_draws_reconstructions_to_the_mean() -> None:
         noise = random(*x.shape, seed=seed) * torch.linspace(0.2, 3, 12) * 0.1
         return 5 + torch.linspace(1, 0.05, 12) * (x - 5 + noise)
 
-    likeness = Likeness.of(drawn(own, 7), origins, own)
+    likeness = Likeness.of(drawn(own, 7), origins, own, 12)
     rebuilt = drawn(candidates, 8)
     by_distance = similarity.re_identified(rebuilt, candidates, origins).double().mean()
     assert by_distance < 0.3
     assert likeness.re_identified(rebuilt, candidates, origins).double().mean() > 0.9
+    assert best_way(drawn(own, 7), origins, own)(rebuilt, candidates, origins).double().mean() > 0.9
+    assert best_way(own, origins, own) is similarity.re_identified, "where nothing is lost distance is enough"
 
 
 # The bound

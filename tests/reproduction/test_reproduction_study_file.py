@@ -33,8 +33,8 @@ def test_labels_and_rules_set_fields_of_their_runs_only(tmp_path: Path) -> None:
     assert fields == {
         ("qua:2", "fedavg"): {},
         ("iid", "fedavg"): {},
-        ("qua:2", "flea, half"): {"beta": float("inf")},
-        ("iid", "flea, half"): {"beta": float("inf"), "share": 0.5},
+        ("qua:2", "flea, half"): {"beta": float("inf"), "cut": "hidden1"},
+        ("iid", "flea, half"): {"beta": float("inf"), "cut": "hidden1", "share": 0.5},
     }
 
 

@@ -13,6 +13,7 @@ from fewfed.cli.data import data_app
 from fewfed.cli.diagnose import diagnose_app
 from fewfed.cli.explain import explain
 from fewfed.cli.export import export_model
+from fewfed.cli.frontier import show_frontier
 from fewfed.cli.methods import show_methods
 from fewfed.cli.predict import show_predictions
 from fewfed.cli.reproduce import reproduce
@@ -33,6 +34,7 @@ app.command()(run)
 app.command()(compare)
 app.command()(tune)
 app.command()(resume)
+app.command("frontier")(show_frontier)
 app.command()(reproduce)
 app.command()(explain)
 app.command()(show)

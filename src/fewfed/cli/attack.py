@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -13,13 +13,14 @@ from rich.table import Table
 
 from fewfed.cli import options as opt
 from fewfed.cli.printing import out, progress, say
+from fewfed.privacy.attacks.applicable import ATTACKS
 from fewfed.privacy.attacks.finding import Finding, Measure
-from fewfed.privacy.attacks.opening import Effort, open_case
-from fewfed.privacy.attacks.registry import attacks, chosen
-from fewfed.privacy.attacks.running import Attacked, attacked, write
 from fewfed.runs.own import Own
 
-_KINDS = ", ".join(attacks())
+if TYPE_CHECKING:  # The attacks themselves are loaded when one is made.
+    from fewfed.privacy.attacks.running import Attacked
+
+_KINDS = ", ".join(ATTACKS)
 
 
 def attack(
@@ -34,6 +35,10 @@ def attack(
     as_json: opt.AsJson = False,
 ) -> None:
     """Attack what a run sent, and say what could be had from it."""
+    from fewfed.privacy.attacks.opening import Effort, open_case
+    from fewfed.privacy.attacks.registry import chosen
+    from fewfed.privacy.attacks.running import attacked, write
+
     asked = chosen(kinds or [])
     case = open_case(run, Effort(effort, seed, tuple(rounds or ()), device), Own(), method=method, network=network)
     with progress("attacks", len(asked)) as display:

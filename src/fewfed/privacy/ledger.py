@@ -75,6 +75,8 @@ class Ledger:
     """The most epsilon of a row; None where it is only added up."""
     own_budgets: Mapping[int, float] = field(default_factory=dict)
     """Of clients whose sites allow less."""
+    before: tuple[Gap, ...] = ()
+    """What was sent before the first round, without noise."""
     name: str = field(default="ledger", init=False)
     withdraws: bool = field(default=False, init=False)
 
@@ -100,7 +102,7 @@ class Ledger:
         """What the first or the last round sends without noise: what other rounds do is seen when they come."""
         clocks = (self._clock(0), self._clock(self.rounds - 1))
         return {
-            view: tuple(dict.fromkeys(gap for clock in clocks for gap in gaps(self.method, clock, view)))
+            view: tuple(dict.fromkeys((*self.before, *(gap for at in clocks for gap in gaps(self.method, at, view)))))
             for view in VIEWS
         }
 
@@ -119,7 +121,7 @@ class Ledger:
         if not self._fits(budget, after, ctx.clock.round + 1):
             raise LeftOut(
                 f"this turn would take it past its privacy budget (epsilon {budget:g} against "
-                f"{_WHOM[self.view]}, delta {self.delta:g})",
+                f"{WHOM[self.view]}, delta {self.delta:g})",
                 "budget",
             )
 
@@ -198,7 +200,7 @@ class Ledger:
         return Clock(number, self.rounds, self.epochs)
 
 
-_WHOM = {"server": "the server", "sites": "other sites"}
+WHOM: Mapping[View, str] = {"server": "the server", "sites": "other sites"}
 
 
 def bounds(job: Job, rounds: int, cohort: int) -> tuple[str, ...]:

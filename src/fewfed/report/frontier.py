@@ -115,6 +115,23 @@ def to_csv(points: Sequence[Point], metric: str = "accuracy") -> str:
     return out.getvalue()
 
 
+def as_json(points: Sequence[Point], metric: str = "accuracy") -> list[dict[str, Any]]:
+    """The same as plain values."""
+    judged = metric_of(metric)
+    best = {name: best_points(points, name, judged) for name in measures_of(points)}
+    return [
+        {
+            "setting": dict(point.values),
+            metric: {"mean": point.score.mean, "sd": point.score.deviation},
+            "costs": {
+                name: {"mean": cost.spread.mean, "sd": cost.spread.deviation, "not_beaten": number in best[name]}
+                for name, cost in point.costs.items()
+            },
+        }
+        for number, point in enumerate(points)
+    ]
+
+
 def write(points: Sequence[Point], root: Path, title: str, metric: str = "accuracy") -> Path | None:
     """The table into a folder, and the picture where it can be drawn; where the picture lies."""
     storage.write(root / TABLE, to_csv(points, metric).encode())

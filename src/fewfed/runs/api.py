@@ -18,7 +18,7 @@ from fewfed.engine.loop import Observer
 from fewfed.errors import ConfigError, RunError
 from fewfed.methods.registry import label_of
 from fewfed.network import Network
-from fewfed.runs import given, tuning
+from fewfed.runs import aside, given, tuning
 from fewfed.runs.cells import LoadedData, failure_of
 from fewfed.runs.comparison import DEFAULT_FOLDER, planned
 from fewfed.runs.execute import continued, execute
@@ -175,8 +175,9 @@ def compare(
     flat, own = _asked(experiment, training, values, options, executor, data, network)
     root = given.folder_of(out, "out") if out else DEFAULT_FOLDER
     runs = planned(specs, flat, count, root, LoadedData(own))
-    runs.refuse_unready()
     _refuse_busy_gpu(flat["experiment.executor"])
+    aside.refuse_spent_autograd()
+    runs.refuse_unready()
     with display(f"{len(runs.cells)} runs", len(runs.cells) * runs.rounds, wanted) as seen:
         endings = runs.run(packing_for(most), cell_reporter(seen, runs.rounds))
     comparison, failure = compared(runs, endings), failure_of(endings, "runs")
@@ -230,8 +231,9 @@ def tune(
         root=given.folder_of(out, "out") if out else tuning.DEFAULT_FOLDER,
         data=LoadedData(own),
     )
-    search.refuse_unready()
     _refuse_busy_gpu(flat["experiment.executor"])
+    aside.refuse_spent_autograd()
+    search.refuse_unready()
     rounds = search.cells[0].resolved.experiment.rounds
     with display(f"{len(search.cells)} runs of the search", len(search.cells) * rounds, wanted) as seen:
         tried = search.judged(search.run(packing_for(most), cell_reporter(seen, rounds)))

@@ -17,10 +17,10 @@ from fewfed.engine.homes import Homes
 from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView
 from fewfed.errors import ConfigError, RunError, concerning
-from fewfed.phase import Clock, Cohort
+from fewfed.phase import Clock, Cohort, Role
 from fewfed.plan import Protection
 from fewfed.privacy.accounting import Accountant
-from fewfed.privacy.ledger import RELATION, VIEWS, Ledger, View
+from fewfed.privacy.ledger import RELATION, VIEWS, Gap, Ledger, View
 from fewfed.privacy.policy import PolicyGate, gate_of, read, refuse_nobody
 from fewfed.runs.experiment import Experiment
 from fewfed.tree import Tree
@@ -38,9 +38,14 @@ class BudgetSpent(RunError):
 
 
 def ledger_of(
-    experiment: Experiment, job: Job, cohort: int, own_budgets: Mapping[int, float] | None = None
+    experiment: Experiment,
+    job: Job,
+    cohort: int,
+    own_budgets: Mapping[int, float] | None = None,
+    before: Iterable[str] = (),
 ) -> Ledger | None:
-    """The ledger of a run; None where nothing is bounded and no budget was asked for. `own_budgets`: of sites."""
+    """The ledger of a run; None where nothing is bounded and no budget was asked for. `own_budgets`: of sites;
+    `before`: phases before the first round, in which sites measured their inputs together."""
     rounds, method = experiment.rounds, job.method
     clocks = [Clock(number, rounds, job.training.epochs) for number in sorted({0, rounds - 1})]
     ledger = Ledger(
@@ -52,6 +57,7 @@ def ledger_of(
         experiment.delta,
         experiment.epsilon,
         own_budgets or {},
+        tuple(Gap(phase, "sums over inputs", Role.STATISTICS) for phase in before),
     )
     if experiment.epsilon is None:
         noisy = any(method.mechanisms(clock) for clock in clocks)
@@ -60,11 +66,17 @@ def ledger_of(
         first = ledger.gaps["sites"][0]
         raise ConfigError(
             f"epsilon = {experiment.epsilon:g} is a budget, but nothing bounds what method '{method.label}' sends: "
-            f"{first}; use a wrapper that adds noise, as in dp({method.label}), outside of all others",
+            f"{first}; {_instead(ledger)}",
             key="epsilon",
             value=experiment.epsilon,
         )
     return ledger
+
+
+def _instead(ledger: Ledger) -> str:
+    if ledger.before:
+        return "inputs that are not measured together need no such sums: normalise = site, fixed or none"
+    return f"use a wrapper that adds noise, as in dp({ledger.method.label}), outside of all others"
 
 
 def policy_of(experiment: Experiment, job: Job, dataset: Dataset) -> PolicyGate | None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fewfed.data.examples import Dataset
 from fewfed.data.reading import Reading
 from fewfed.engine.executors.registry import plugins
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.methods.registry import layers_of
+from fewfed.runs import aside
 from fewfed.runs.cells import Cell, Explain, LoadedData, Update, explained_plainly, run_cells
 from fewfed.runs.executors import refuse_inexact
-from fewfed.runs.experiment import accepts, known_fields, resolve
+from fewfed.runs.experiment import Resolved, accepts, known_fields, resolve
 from fewfed.runs.identity import content_of, refuse_other_runs
 from fewfed.runs.naming import DEFAULT_OUT, file_name, labels_of
+from fewfed.runs.own import Own
 from fewfed.runs.packing import Packing
 from fewfed.runs.prepare import prepare, settled
 
@@ -49,10 +53,9 @@ class Planned:
         reading = None
         for spec in self.labels:
             first = next(cell.resolved for cell in self.cells if cell.resolved.spec == spec)
-            loaded = self.data.of(first) if own.data is None else None
-            prepared = prepare(first, data=own.data, network=own.network, loaded=loaded)
-            refuse_inexact(prepared.resolved, prepared.cohort)
-            reading = prepared.reading
+            whole = self.data.of(first)
+            aside.checked(partial(_refuse_unready, first, own, whole))
+            reading = whole.reading
         return reading
 
     def run(
@@ -60,6 +63,11 @@ class Planned:
     ) -> list[Update]:
         """Run what is not finished yet; how every run ended."""
         return run_cells(self.cells, packing, report, explain, data=self.data)
+
+
+def _refuse_unready(resolved: Resolved, own: Own, loaded: Dataset) -> None:
+    prepared = prepare(resolved, data=own.data, network=own.network, loaded=loaded)
+    refuse_inexact(prepared.resolved, prepared.cohort)
 
 
 def planned(

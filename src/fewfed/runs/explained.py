@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from fewfed.privacy.ledger import RELATION, WHOM, Ledger
 from fewfed.privacy.statement import Statement, about_of, statement_of
 from fewfed.runs.prepare import Prepared
 from fewfed.runs.scaling import measuring_job
@@ -24,4 +27,17 @@ def explained(prepared: Prepared) -> Statement:
         fewfed=__version__,
     )
     measuring = measuring_job(job.federation, job.task.outputs) if scaling.exchange else None
-    return statement_of(job, about, scaling.mode, measuring)
+    made = statement_of(job, about, scaling.mode, measuring)
+    return dataclasses.replace(made, bounds=_bounds(prepared.ledger))
+
+
+def _bounds(ledger: Ledger | None) -> tuple[str, ...]:
+    """What noise bounds, from whom, and what it leaves open."""
+    if ledger is None:
+        return ()
+    budget = f"at most {ledger.budget:g}" if ledger.budget is not None else "added up while the run goes on"
+    return tuple(
+        f"against {whom}, for {RELATION}: epsilon {budget}, at delta {ledger.delta:g}"
+        for view, whom in WHOM.items()
+        if not ledger.gaps[view]
+    )

@@ -51,6 +51,10 @@ _RULES: Mapping[str, Callable[[Mapping[str, Upload]], str]] = MappingProxyType(
 )
 
 
+ATTACKS = tuple(_RULES)
+"""Their names, in the order they are run."""
+
+
 def applicable(phases: Iterable[Phase]) -> dict[str, str]:
     """The attacks of this project that apply to some phases, each with what it works on."""
     uploads = {

@@ -74,7 +74,7 @@ class Context:
 
 @dataclass(frozen=True)
 class _Part:
-    """Flat rows of both kinds in a random order, to learn from and to be tested on."""
+    """Flat rows of both kinds in turn, to learn from and to be tested on."""
 
     case: Case
     learn: Examples
@@ -87,18 +87,18 @@ class _Part:
 def _marked(case: Case, exchanged: Exchanged) -> tuple[tuple[int, ...], tuple[_Part, _Part]]:
     """What is sent of marked and unmarked rows, its shape, and these rows themselves."""
     own = case.held
-    after: list[list[Tensor]] = []
-    before: list[list[Tensor]] = []
+    with_mark = marker.marked(own.x)
+    after: list[Tensor] = []
+    before: list[Tensor] = []
     shape: tuple[int, ...] = ()
     for number, numbers in enumerate(marker.halves(len(own), case.seed)):
-        rows = own.rows(numbers)
-        rows = Examples(marker.marked(own.x)[numbers], rows.y) if number % 2 else rows
+        x = with_mark[numbers] if number % 2 else own.x[numbers]
         # Averages are of rows that all have the mark, or of rows that all have none.
-        sent = imitations(case, exchanged, rows, len(rows), seed=10 + number).sent
+        sent = imitations(case, exchanged, Examples(x, own.y[numbers]), len(x), seed=10 + number).sent
         shape = tuple(sent.shape[1:])
-        after.append([flat(sent, case.device)])
-        before.append([flat(rows.x, case.device)])
-    return shape, (_mixed(case, [one[0] for one in after]), _mixed(case, [one[0] for one in before]))
+        after.append(flat(sent, case.device))
+        before.append(flat(x, case.device))
+    return shape, (_mixed(case, after), _mixed(case, before))
 
 
 def _mixed(case: Case, parts: list[Tensor]) -> _Part:

@@ -74,7 +74,7 @@ class Refiner(nn.Module):
     of training on few rows is never far worse than the guess.
     """
 
-    def __init__(self, sent: Shape, shape: Shape, width: int = 32, blocks: int = 2) -> None:
+    def __init__(self, sent: Shape, shape: Shape, width: int = 24, blocks: int = 2) -> None:
         super().__init__()
         self._sent, self._shape = sent, shape
         self.first: nn.Module

@@ -14,7 +14,7 @@ from fewfed.privacy.attacks.case import Case, Exchanged
 from fewfed.privacy.attacks.finding import Finding, Measure, Threat
 from fewfed.privacy.attacks.gradient_matching import matched, read_off
 from fewfed.privacy.attacks.labels import usual_probability
-from fewfed.privacy.attacks.one_step import OneStep, head_bias, label_counts, one_steps
+from fewfed.privacy.attacks.one_step import OneStep, batch_of, head_bias, label_counts, one_steps
 from fewfed.privacy.attacks.similarity import psnr, squared_errors, ssim
 
 MOST_ROWS = 8
@@ -42,14 +42,14 @@ class Gradient:
             return []
         exchanged, steps = found
         some = steps[: max(1, round(_MOST_CLIENTS * case.effort))]
-        truth = [_batch(case, exchanged, step.client) for step in some]
+        truth = [batch_of(case, exchanged, step.client).x.cpu() for step in some]
         variants: dict[str, list[Tensor]] = {}
         exact = [read_off(step, case.job.federation.shape) for step in some]
         if all(each is not None for each in exact):
             variants["read off the first layer"] = [each for each in exact if each is not None]
         matching = []
         for number, step in enumerate(some):
-            tell(f"gradient of client {step.client}, {number + 1} of {len(some)}, {step.rows} rows")
+            tell(f"client {number + 1} of {len(some)}, {step.rows} rows")
             matching.append(_matched(case, step))
         variants["matched to the signs of the gradient" if some[0].is_signs else "matched to the gradient"] = matching
         return [
@@ -81,16 +81,6 @@ def _steps(case: Case, exchanged: Exchanged) -> list[int]:
     uploads = case.phase(exchanged.round, exchanged.phase).uploads.values()
     sent = any(upload.role in (Role.MODEL, Role.UPDATE) for upload in uploads)
     return [packet.steps for packet in exchanged.packets.values()] if sent else []
-
-
-def _batch(case: Case, exchanged: Exchanged, client: int) -> Tensor:
-    """The inputs that a client's only step was on: the truth, which no attacker is told."""
-    phase, clock = case.phase(exchanged.round, exchanged.phase), case.clock(exchanged.round)
-    held = case.job.federation.examples(client)
-    training = case.job.training_of(phase)
-    plan = type(case.job.plan)(case.job.plan.seed, training.batch, training.batch_rule, training.sampling)
-    (rows,) = plan.batches(clock.round, phase.name, client, len(held), phase.epochs)
-    return held.x[rows.to(held.x.device)].cpu()
 
 
 def _matched(case: Case, step: OneStep) -> Tensor:

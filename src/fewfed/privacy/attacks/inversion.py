@@ -50,11 +50,11 @@ class Inversion:
         if sent is None:
             return []
         mine, others = halves(case.held, case.seed)
-        tell(f"inversion of the model broadcast in round {sent.exchanged.round}")
+        tell(f"the model broadcast in round {sent.exchanged.round}")
         (suspect,) = sent.suspects
         labels = torch.arange(case.job.task.classes).repeat_interleave(max(1, round(_EACH * case.effort)))
         made = representatives(case, suspect.model, labels, mine.x)
-        tell("inversion: training the network that judges")
+        tell("training the network that judges")
         judge = _judge(case, others)
         hits = int((_said(case, judge, made) == labels).sum())
         right = float((_said(case, judge, mine.x) == mine.y.cpu()).double().mean())

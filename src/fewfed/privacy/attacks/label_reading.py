@@ -38,16 +38,23 @@ def declared(phase: Phase, packet: Packet, classes: int) -> Guess | None:
             soft = value.dim() == 2 and value.shape[1] == classes
             if soft or value.dim() == 1:
                 sums = value.double().sum(0) if soft else torch.bincount(value.long(), minlength=classes).double()
-                return Guess(sums > 0, _normalised(sums))
+                return _guess(sums)
         if upload.role is Role.COUNTS and value.shape == (classes,):
             sums = value.double()
             only_flags = bool(((sums == 0) | (sums == 1)).all())
-            return Guess(sums > 0, None if only_flags else _normalised(sums))
+            return Guess(sums > 0) if only_flags else _guess(sums)
     return None
 
 
+def _guess(sums: Tensor) -> Guess:
+    """Of a client that sent no row of any class nothing is known: it may have all."""
+    return Guess(sums > 0 if bool((sums > 0).any()) else torch.ones_like(sums, dtype=torch.bool), _normalised(sums))
+
+
 def _normalised(sums: Tensor) -> Tensor:
-    return sums.clamp(min=0) / sums.clamp(min=0).sum().clamp(min=1e-12)
+    """As shares; all the same where there is nothing."""
+    whole = sums.clamp(min=0).sum()
+    return sums.clamp(min=0) / whole if float(whole) > 0 else torch.full_like(sums, 1 / len(sums))
 
 
 @dataclass(frozen=True)

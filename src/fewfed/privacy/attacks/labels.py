@@ -20,6 +20,10 @@ from fewfed.tree import Tree
 
 _SITES = 30
 """Sites that the attacker plays to learn what labels do to what is sent."""
+_LEAST_SITES = 24
+"""With fewer, slices fit by accident."""
+_LEAST_ROWS = 20
+"""Of the attacker: sites that all hold the same few rows tell rows apart, not classes."""
 _DRAWS = 10
 
 
@@ -39,7 +43,7 @@ class Labels:
     def findings(self, case: Case, tell: Callable[[str], None]) -> list[Finding]:
         found = []
         for exchanged in _last(case):
-            tell(f"labels, phase '{exchanged.phase}' of round {exchanged.round}")
+            tell(f"phase '{exchanged.phase}' of round {exchanged.round}")
             truth = torch.stack([case.job.federation.counts(client).cpu() for client in sorted(exchanged.packets)])
             for variant, holds, reading in _readings(case, exchanged):
                 guesses = [reading[client] for client in sorted(exchanged.packets)]
@@ -52,7 +56,11 @@ def _last(case: Case) -> list[Exchanged]:
     by_phase: dict[str, Exchanged] = {}
     for exchanged in case.exchanges():
         uploads = case.phase(exchanged.round, exchanged.phase).uploads.values()
-        if any(upload.role is not Role.SCORE for upload in uploads) and any(each >= 0 for each in exchanged.packets):
+        if (
+            any(upload.role is not Role.SCORE for upload in uploads)
+            and exchanged.packets
+            and min(exchanged.packets) >= 0
+        ):
             by_phase[exchanged.phase] = exchanged
     return list(by_phase.values())
 
@@ -66,9 +74,9 @@ def _readings(case: Case, exchanged: Exchanged) -> list[tuple[str, str, Reading]
     if len(known) == len(packets):
         found.append(("sent as they are", "nothing", known))
     found += _one_step(case, exchanged)
-    if not any(not upload.rows for upload in phase.uploads.values()):
+    if not any(not upload.rows for upload in phase.uploads.values()) or len(case.held) < _LEAST_ROWS:
         return found
-    sites = played(case, exchanged, case.held, max(2 * classes, int(_SITES * case.effort)))
+    sites = played(case, exchanged, case.held, max(_LEAST_SITES, 2 * classes, int(_SITES * case.effort)))
     broadcast = exchanged.broadcast
     holds = "rows of the same kind that nobody trained on, the method's own code"
     if not sites:

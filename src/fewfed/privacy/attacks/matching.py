@@ -6,13 +6,16 @@ common one. How far it is drawn, and how far off the truth is then, an attacker 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-_MOST_AXES = 128
-_ROWS_AN_AXIS = 3
+from fewfed.privacy.attacks import similarity
+
+_AXES = (4, 8, 16, 32, 64, 128)
+"""Numbers of axes that are tried: few where few rows are known, or where noise leaves nothing along the others."""
 _LEAST = 1e-5
 """What is left of a variance at least: more certain nobody is."""
 _AT_ONCE = 500
@@ -31,10 +34,9 @@ class Likeness:
     """Variance of any row's coordinates."""
 
     @classmethod
-    def of(cls, rebuilt: Tensor, origins: Tensor, rows: Tensor) -> Likeness:
+    def of(cls, rebuilt: Tensor, origins: Tensor, rows: Tensor, count: int) -> Likeness:
         """From reconstructions whose sources are known: `origins` are numbers of `rows`, -1 where there are fewer."""
         mean = rows.double().mean(0)
-        count = max(1, min(_MOST_AXES, len(rebuilt) // _ROWS_AN_AXIS, len(rows) - 1, rows.shape[1]))
         axes = torch.linalg.svd(rows.double() - mean, full_matrices=False)[2][:count]
         every = (rows.double() - mean) @ axes.T
         guess = ((rebuilt.double() - mean) @ axes.T)[:, None]
@@ -62,3 +64,27 @@ class Likeness:
             own = scores.gather(1, sources.clamp(min=0)).masked_fill(sources < 0, -torch.inf)
             hits.append(own.amax(1) >= scores.amax(1))
         return torch.cat(hits)
+
+
+Finds = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Of each reconstruction, given candidates and the numbers of its sources, whether one of these was picked."""
+
+
+def best_way(rebuilt: Tensor, origins: Tensor, rows: Tensor) -> Finds:
+    """How an attacker looks for sources: by likelihood along some number of axes, or by distance, whichever finds most
+    of those it knows, each half after learning from the other."""
+    half = len(rebuilt) // 2
+    parts = (slice(0, half), slice(half, None))
+
+    def hits(count: int) -> int:
+        learnt = [Likeness.of(rebuilt[part], origins[part], rows, count) for part in parts]
+        tested = zip(learnt, reversed(parts), strict=True)
+        return sum(int(one.re_identified(rebuilt[part], rows, origins[part]).sum()) for one, part in tested)
+
+    most = min(len(rows) - 1, rows.shape[1])
+    found = {count: hits(count) for count in _AXES if count <= max(most, min(_AXES)) and half}
+    nearest = int(similarity.re_identified(rebuilt, rows, origins).sum())
+    if not found or nearest >= max(found.values()):
+        return similarity.re_identified
+    best = max(found, key=lambda count: found[count])
+    return Likeness.of(rebuilt, origins, rows, best).re_identified

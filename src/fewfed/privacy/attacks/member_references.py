@@ -39,7 +39,7 @@ def trained(case: Case, round: int, mine: Examples, count: int, tell: Callable[[
     epochs = max(1, min(round * training.epochs, int(_MOST_EPOCHS * case.effort)))
     models, seen = [], torch.zeros(count, len(mine), dtype=torch.bool)
     for number in range(count):
-        tell(f"membership, reference model {number + 1} of {count}")
+        tell(f"reference model {number + 1} of {count}")
         random = torch.Generator().manual_seed(case.seed + 100 + number)
         chosen = torch.randperm(len(mine), generator=random)[: max(1, len(mine) // 2)]
         seen[number, chosen] = True

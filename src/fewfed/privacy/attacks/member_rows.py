@@ -23,7 +23,8 @@ def sharing(case: Case, exchanges: tuple[Exchanged, ...]) -> list[Exchanged]:
     found = []
     for exchanged in exchanges:
         phase = case.phase(exchanged.round, exchanged.phase)
-        if row_upload(phase) and not phase.epochs and exchanged.packets:
+        rows = row_upload(phase)
+        if rows and not phase.epochs and any(len(packet.arrays[rows]) for packet in exchanged.packets.values()):
             found.append(exchanged)
     return found
 
@@ -39,7 +40,10 @@ def on_rows(case: Case, exchanged: Exchanged, others: Examples) -> list[Finding]
     most = max(2, int(_MOST_CANDIDATES * case.effort))
     both = (held.rows(inside[:most]), others.rows(outside[:most]))
     sent = shared.sent.flatten(1).cpu().double()
-    members, strangers = (-_nearest(_as_sent(case, exchanged, rows), sent) for rows in both)
+    made = [_as_sent(case, exchanged, rows) for rows in both]
+    if made[0] is None or made[1] is None:
+        return []
+    members, strangers = -_nearest(made[0], sent), -_nearest(made[1], sent)
     # What the same attacker gets from inputs that are sent as they are.
     x = shared.rows.x[behind.to(shared.rows.x.device)].flatten(1).cpu().double()
     raw = roc.area(*(-_nearest(rows.x.flatten(1).cpu().double(), x) for rows in both))[0]
@@ -54,8 +58,9 @@ def on_rows(case: Case, exchanged: Exchanged, others: Examples) -> list[Finding]
     return [Finding("membership", variant, threat, exchanged.round, exchanged.phase, measured, said)]
 
 
-def _as_sent(case: Case, exchanged: Exchanged, rows: Examples) -> Tensor:
-    """What a site would send that holds copies of one candidate alone; the mean, since they differ by noise at most."""
+def _as_sent(case: Case, exchanged: Exchanged, rows: Examples) -> Tensor | None:
+    """What a site would send that holds copies of one candidate alone; the mean, since they differ by noise at most.
+    None where such a site sends nothing."""
     phase, clock = case.phase(exchanged.round, exchanged.phase), case.clock(exchanged.round)
     personal = next(iter(exchanged.personal.values()), {})
     shared, personal = tree.to(exchanged.broadcast, rows.x.device), tree.to(personal, rows.x.device)
@@ -63,6 +68,8 @@ def _as_sent(case: Case, exchanged: Exchanged, rows: Examples) -> Tensor:
     for row in range(len(rows)):
         copies = rows.rows(torch.full((_COPIES,), row, device=rows.y.device))
         made = imitated(case.job, phase, clock, shared, copies, 1, personal=personal, seed=case.seed)
+        if not len(made):
+            return None
         found.append(made.sent.flatten(1).cpu().double().mean(0))
     return torch.stack(found)
 

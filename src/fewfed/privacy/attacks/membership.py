@@ -53,7 +53,7 @@ class Membership:
                 given = [references.first(count) for count in REFERENCES]
                 found += _on_models(case, kind, sent.exchanged, chosen, mine, given, tell)
         for exchanged in sharing(case, exchanges)[-1:]:
-            tell(f"membership from shared rows, round {exchanged.round}")
+            tell(f"shared rows of round {exchanged.round}")
             found += on_rows(case, exchanged, others)
         return found
 
@@ -72,7 +72,7 @@ def _on_models(
         if kind == "global model"
         else ("the server, without secure aggregation", "each client's model after its own training")
     )
-    tell(f"membership, loss threshold on {len(suspects)} model{'s' * (len(suspects) > 1)}, round {exchanged.round}")
+    tell(f"loss threshold on {len(suspects)} model{'s' * (len(suspects) > 1)}, round {exchanged.round}")
     population = mine.rows(torch.arange(min(len(mine), _POPULATION)))
     both = [
         (
@@ -98,7 +98,11 @@ def _on_models(
             _rmia(case, references, target, population, known) for target, known in zip(suspects, both, strict=True)
         ]
         inside, outside = [each[0] for each in scored], [each[1] for each in scored]
-        found.append(finding(references.variant, _HOLDS, inside, outside, f"trained for {references.epochs} epochs"))
+        found.append(
+            finding(
+                references.variant, _HOLDS, inside, outside, f"reference models trained for {references.epochs} epochs"
+            )
+        )
     return found
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fewfed.data.examples import Examples
 from fewfed.engine.packet import Packet
+from fewfed.engine.turn import Member, context_of
 from fewfed.phase import Role
 from fewfed.privacy.attacks.case import Case, Exchanged
 from fewfed.privacy.attacks.whole_models import model_in
@@ -47,9 +49,19 @@ def one_steps(case: Case, exchanged: Exchanged) -> list[OneStep]:
                 name: -value.double() / lr - (decay * start["params"][name].double() if plain else 0.0)
                 for name, value in change.items()
             }
-            rows = min(training.batch, case.job.federation.size(client))
-            found.append(OneStep(client, start, gradient, not plain, rows))
+            found.append(OneStep(client, start, gradient, not plain, len(batch_of(case, exchanged, client))))
     return found
+
+
+def batch_of(case: Case, exchanged: Exchanged, client: int) -> Examples:
+    """The rows of a client's only step: the truth, of which an attacker is told how many there are. Flips and fresh
+    noise are not in them."""
+    phase, clock, job = case.phase(exchanged.round, exchanged.phase), case.clock(exchanged.round), case.job
+    member = Member(client, exchanged.personal.get(client, {}), job.method.client_init(job.setup))
+    ctx = context_of(job, phase, clock, exchanged.broadcast, member)
+    data = phase.does.data(ctx)
+    (rows,) = ctx.plan.batches(clock.round, phase.name, client, len(data), phase.epochs)
+    return data.rows(rows.to(data.y.device))
 
 
 def _change(case: Case, exchanged: Exchanged, packet: Packet, start: Tree) -> dict[str, Tensor]:

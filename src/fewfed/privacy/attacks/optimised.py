@@ -45,6 +45,7 @@ class ByOptimisation:
     name: str = "inversion"
     what: str = "the most probable inputs under the stage of the network that sends them and a normal prior"
     threat: Threat = TOLD
+    has_pairs: bool = True
 
     def rebuild(self, known: Known, tell: Tell) -> Tensor | str:
         sending = sending_of(known)

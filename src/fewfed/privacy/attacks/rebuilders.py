@@ -45,6 +45,10 @@ class Rebuilder(Protocol):
     @property
     def threat(self) -> Threat: ...
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether it may learn from what its own rows would be sent as, for which it takes the model."""
+
     def rebuild(self, known: Known, tell: Tell) -> Tensor | str:
         """One flat input for each row of `known.victims`, or why it cannot be tried."""
 
@@ -56,6 +60,7 @@ class ByRidge:
     name: str = "ridge"
     what: str = "ridge regression, its penalty chosen on rows held out"
     threat: Threat = TOLD
+    has_pairs: bool = True
 
     def rebuild(self, known: Known, tell: Tell) -> Tensor:  # noqa: ARG002
         return ridge_of(known.learn, known.held)(seen(known.victims, known.labels))
@@ -68,6 +73,7 @@ class ByMinimalDecoder:
     name: str = "decoder"
     what: str = "the linear decoder of Xia et al. 2024"
     threat: Threat = TOLD
+    has_pairs: bool = True
 
     def rebuild(self, known: Known, tell: Tell) -> Tensor:
         scale = Scales.of(known)
@@ -86,6 +92,7 @@ class ByConvolutions:
     name: str = "convolutional"
     what: str = "a deep decoder over the ridge regression: convolutions, or dense layers where inputs have no places"
     threat: Threat = TOLD
+    has_pairs: bool = True
 
     def rebuild(self, known: Known, tell: Tell) -> Tensor:
         return refined(known, known.learn, known.held, tell)

@@ -15,7 +15,7 @@ from fewfed.privacy.attacks.attack import Tell
 from fewfed.privacy.attacks.case import Case, Exchanged, some
 from fewfed.privacy.attacks.decoders import is_picture
 from fewfed.privacy.attacks.finding import Finding, Measure
-from fewfed.privacy.attacks.matching import Likeness
+from fewfed.privacy.attacks.matching import Finds, best_way
 from fewfed.privacy.attacks.optimised import ByOptimisation
 from fewfed.privacy.attacks.pairs import Known, flat, known_of
 from fewfed.privacy.attacks.rebuilders import ByConvolutions, ByMinimalDecoder, ByRidge, Rebuilder
@@ -78,27 +78,39 @@ class Reconstruct:
     def _tried(self, one: Rebuilder, known: Known, tell: Tell) -> _Rebuilt | str:
         """What an attacker makes of the rows, and its errors on rows held out, of which it knows the truth."""
         tell(f"{one.name}, round {known.exchanged.round}")
+        if not one.has_pairs:
+            rebuilt = one.rebuild(known, lambda words: tell(f"{one.name}: {words}"))
+            return rebuilt if isinstance(rebuilt, str) else _Rebuilt(_inside(rebuilt, known))
         own, sites = known.held.part(_MOST_HELD), len(known.victims)
         labels = None if known.labels is None or own.labels is None else torch.cat([known.labels, own.labels])
         both = replace(known, victims=torch.cat([known.victims, own.sent]), labels=labels)
         rebuilt = one.rebuild(both, lambda words: tell(f"{one.name}: {words}"))
         if isinstance(rebuilt, str):
             return rebuilt
-        rebuilt = rebuilt.clamp(float(known.rows.x.min()), float(known.rows.x.max()))
-        likeness = Likeness.of(rebuilt[sites:], own.origins, own.rows)
-        return _Rebuilt(rebuilt[:sites], rebuilt[sites:] - own.inputs, likeness)
+        rebuilt = _inside(rebuilt, known)
+        # Among few rows the class alone would be enough to find one: all that the attacker has are candidates.
+        everything = torch.cat([own.rows, flat(known.rows.x, known.device)])
+        own_way = best_way(rebuilt[sites:], own.origins, everything)
+        return _Rebuilt(rebuilt[:sites], rebuilt[sites:] - own.inputs, own_way)
 
 
 class _Rebuilt(NamedTuple):
     inputs: Tensor
-    errors: Tensor
-    """On rows held out."""
-    likeness: Likeness
+    errors: Tensor | None = None
+    """On rows held out, where an attacker has any that were sent."""
+    own_way: Finds | None = None
+    """How it looks for sources, which it learns from these."""
+
+
+def _inside(rebuilt: Tensor, known: Known) -> Tensor:
+    """An attacker knows the range that inputs have."""
+    return rebuilt.clamp(float(known.rows.x.min()), float(known.rows.x.max()))
 
 
 def _least_error(tried: list[_Rebuilt], truth: _Truth) -> entropy.Bound | None:
     """The bound on the error of every attacker: it is above none that some attacker has come down to."""
-    bounds = [found for one in tried if (found := entropy.bound(one.errors)) is not None]
+    errors = (one.errors for one in tried if one.errors is not None)
+    bounds = [found for each in errors if (found := entropy.bound(each)) is not None]
     if not bounds:
         return None
     least = min(bounds)
@@ -159,10 +171,9 @@ class _Truth:
     def _sources(self, found: _Rebuilt) -> list[Measure]:
         """Whether the row behind a reconstruction is found among all: the nearest, or the likeliest."""
         chance, every = similarity.chance_of(self.origins, len(self.candidates)), (self.candidates, self.origins)
-        ways = {
-            f"re-identified among {len(self.candidates)}, the nearest": similarity.re_identified,
-            f"re-identified among {len(self.candidates)}, the likeliest": found.likeness.re_identified,
-        }
+        ways: dict[str, Finds] = {f"re-identified among {len(self.candidates)}, the nearest": similarity.re_identified}
+        if found.own_way is not None:
+            ways[f"re-identified among {len(self.candidates)}, the attacker's way"] = found.own_way
         measures = []
         for words, finds in ways.items():
             hits, raw = finds(found.inputs, *every), similarity.re_identified(self.first, *every)
@@ -179,6 +190,11 @@ class _Truth:
             Measure("R2", *_explained(errors, guessed), rows, chance=0.0, raw=_explained(none, guessed)[0]),
             _mean("mean squared error", errors, guessed, none, larger_leaks=False),
         ]
+        if self.origins.shape[1] > 1:
+            each, blind = (self._of_each(rows) for rows in (rebuilt, guess))
+            found.insert(
+                1, Measure("R2 of single rows behind", *_explained(each, blind), rows, 0.0, _explained(none, blind)[0])
+            )
         if bound is not None:
             what = "no attacker's error is below (estimate)"
             found.append(Measure(what, *bound[:3], bound.rows, larger_leaks=False))
@@ -189,6 +205,13 @@ class _Truth:
             loud = [similarity.psnr(each, peak) for each in (errors, guessed, none)]
             found += [_mean("PSNR in dB, at most 100", *loud), _mean("SSIM", *alike)]
         return found
+
+    def _of_each(self, rebuilt: Tensor) -> Tensor:
+        """The mean error against the single rows behind each row that was sent."""
+        there = (self.origins >= 0).double()
+        single = self.candidates[self.origins.clamp(min=0)]
+        errors = (rebuilt[:, None].double() - single.double()).square().mean(2)
+        return (errors * there).sum(1) / there.sum(1)
 
     def picture(self, rebuilt: Tensor) -> bytes:
         """Originals above reconstructions; none where inputs are no pictures."""

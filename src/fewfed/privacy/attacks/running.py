@@ -16,7 +16,7 @@ from fewfed.privacy.attacks.finding import DoesNotApply, Finding
 from fewfed.version import __version__
 
 FOLDER, FILE = "attacks", "attacks.json"
-_MOST_BYTES = 1 << 28
+MOST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _before(place: OwnFolder, attacks: Sequence[str]) -> dict[str, list[Any]]:
     if not place.has(FILE):
         return empty
     try:
-        there = json.loads(place.read(FILE, _MOST_BYTES))
+        there = json.loads(place.read(FILE, MOST_BYTES))
         return {part: [one for one in there[part] if one["attack"] not in attacks] for part in empty}
     except (ValueError, KeyError, TypeError, RecursionError):
         return empty

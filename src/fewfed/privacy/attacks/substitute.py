@@ -20,7 +20,7 @@ from fewfed.privacy.attacks.pairs import Known, Pairs, flat
 from fewfed.privacy.attacks.rebuilders import refined
 from fewfed.privacy.fitting import Rebuilding, answers, fit
 
-_STEPS_ON_HOST, _STEPS_ON_GPU = 300, 4000
+_STEPS_ON_HOST, _STEPS_ON_GPU = 250, 4000
 _BATCH = 96
 _LEAST = 20
 
@@ -38,6 +38,7 @@ class BySubstitute:
     name: str = "substitute"
     what: str = "an encoder trained to give out what looks like the rows sent, without the model, and a decoder for it"
     threat: Threat = THREAT
+    has_pairs: bool = False
 
     def rebuild(self, known: Known, tell: Tell) -> Tensor | str:
         if len(known.victims) < _LEAST:
