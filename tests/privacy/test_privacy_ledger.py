@@ -24,7 +24,6 @@ from fewfed.engine.job import Job
 from fewfed.engine.outcomes import Failed, Outcome
 from fewfed.mechanism import Mechanism
 from fewfed.method import Context, Method, Part, Report
-from fewfed.methods.central_dp import CentralDP
 from fewfed.methods.dp import DP
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.flea import FLea
@@ -32,7 +31,7 @@ from fewfed.methods.registry import choose
 from fewfed.methods.single import Single
 from fewfed.phase import Clock, Phase, Role, shared_rows
 from fewfed.privacy.gaussian import epsilon_of
-from fewfed.privacy.ledger import Gap, Ledger, View, bounds, gaps
+from fewfed.privacy.ledger import Gap, Ledger, View, gaps
 from fewfed.tree import Tree
 from support import context, digits, digits_federation, job_of, run
 
@@ -247,17 +246,6 @@ def test_a_packet_that_the_server_refuses_has_left_all_the_same() -> None:
     done = run(job, rounds=1, cohort=3, executor=executor)
     assert [failure["cause"] for failure in done.metrics[0]["failed"]] == ["packet"]
     assert float(executor.homes.book(0)["ledger"]["server"].max()) >= 2 / 4
-
-
-def test_a_statement_says_which_bounds_hold() -> None:
-    job = job_with(3.0)
-    server, sites = bounds(job, 12, 2)
-    assert "against the server" in server
-    assert "epsilon at most 3, its budget, at delta 1e-05" in server
-    assert "against other sites" in sites
-    assert bounds(dataclasses.replace(job, gates=(), method=FedAvg()), 12, 2) == ()
-    (only,) = bounds(dataclasses.replace(job, gates=(), method=CentralDP(FedAvg())), 12, 2)
-    assert "against other sites" in only
 
 
 @pytest.mark.parametrize(

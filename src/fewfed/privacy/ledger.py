@@ -30,7 +30,6 @@ import torch
 from torch import Tensor
 
 from fewfed.engine.gate import LeftOut
-from fewfed.engine.job import Job
 from fewfed.mechanism import Mechanism
 from fewfed.method import Context, Method, Report
 from fewfed.phase import Clock, Cohort, Phase, Role
@@ -201,22 +200,6 @@ class Ledger:
 
 
 WHOM: Mapping[View, str] = {"server": "the server", "sites": "other sites"}
-
-
-def bounds(job: Job, rounds: int, cohort: int) -> tuple[str, ...]:
-    """What bounds hold on what a run tells about one row, in words; none where something is sent without noise."""
-    own = next((gate for gate in job.gates if isinstance(gate, Ledger)), None)
-    ledger = own or Ledger(job.method, len(job.federation), cohort, rounds, job.training.epochs)
-    found = []
-    for view in VIEWS:
-        if not ledger.gaps[view]:
-            budget = ledger.budget if view == ledger.view else None
-            most = "" if budget is None else f" at most {budget:g}, its budget,"
-            found.append(
-                f"differential privacy against {_WHOM[view]}, for {RELATION}: epsilon{most} at delta {ledger.delta:g}, "
-                "which the run adds up and writes down"
-            )
-    return tuple(found)
 
 
 def gaps(method: Method, clock: Clock, view: View) -> tuple[Gap, ...]:

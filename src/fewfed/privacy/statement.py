@@ -27,7 +27,6 @@ from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import RunError
 from fewfed.phase import Clock, Cohort, Phase, Role, Upload
 from fewfed.privacy.flows import Passed, Plays, Reach, Watched
-from fewfed.privacy.ledger import bounds
 from fewfed.privacy.stand_ins import with_stand_ins
 
 Spans = tuple[tuple[int, int], ...]
@@ -238,8 +237,7 @@ def statement_of(job: Job, about: About, scaling: str = "none", measuring: Job |
     occurring = _occurring(job, about.rounds)
     exchanges = _exchanges(job, about.rounds, occurring)
     attacks = _attacks(tuple(each.phase for each in occurring.values() if not is_inside(each.phase)))
-    found = () if before else bounds(job, about.rounds, about.cohort)  # Sums before the first round have no noise.
-    return Statement(about, scaling, before, exchanges, _never((*before, *exchanges)), attacks, found)
+    return Statement(about, scaling, before, exchanges, _never((*before, *exchanges)), attacks)
 
 
 _OF_THE_MODEL = (Role.MODEL, Role.UPDATE, Role.CONTROL)
