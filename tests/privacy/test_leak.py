@@ -258,7 +258,7 @@ def test_ridge_solves_its_equations_in_both_spaces() -> None:
     random = torch.Generator().manual_seed(4)
     for features in (10, 200):
         z, x = torch.randn(90, features, generator=random), torch.randn(90, 5, generator=random)
-        ridge = Ridge(z, x)
+        ridge = Ridge(z, x, len(z) // 3)
         scaled = ((z - z.mean(0)) / z.std(0, unbiased=False)).double()  # No variance is below a hundredth of another.
         size = ridge.strength * float((scaled.square().sum(0) if features < 90 else scaled.square().sum(1)).mean())
         gram = scaled.T @ scaled + size * torch.eye(features, dtype=torch.double)
@@ -269,9 +269,9 @@ def test_ridge_solves_its_equations_in_both_spaces() -> None:
 def test_ridge_finds_a_linear_map_and_gives_up_on_noise() -> None:
     random = torch.Generator().manual_seed(5)
     x, weights = torch.randn(200, 12, generator=random), torch.randn(12, 40, generator=random)
-    assert torch.allclose(Ridge(x[:150] @ weights, x[:150])(x[150:] @ weights), x[150:].double(), atol=1e-3)
+    assert torch.allclose(Ridge(x[:150] @ weights, x[:150], 50)(x[150:] @ weights), x[150:].double(), atol=1e-3)
     noise = torch.randn(200, 40, generator=random)
-    guess = Ridge(noise[:150], x[:150])(noise[150:])
+    guess = Ridge(noise[:150], x[:150], 50)(noise[150:])
     assert float((guess - x[150:]).square().mean()) < 1.3 * float(x[150:].square().mean())
 
 
@@ -298,3 +298,14 @@ def test_a_step_of_the_inversion_is_never_for_the_worse() -> None:
     before, after = ((function(v) - sent).square().sum(1) for v in (start, found))
     assert bool((after <= before).all())
     assert float(after.sum()) < float(before.sum())
+
+
+def test_rows_that_an_attacker_has_twice_do_not_cost_it_the_regression() -> None:
+    """Found on sensor windows: features far wider than rows, and labels of which there were too few rows."""
+    random = torch.Generator().manual_seed(4)
+    x = torch.randn(200, 20, generator=random)
+    wide = torch.relu(x @ torch.randn(20, 3000, generator=random))
+    fit, new = torch.cat([torch.arange(60), torch.arange(60, 150), torch.arange(60, 150)]), torch.arange(150, 200)
+    guess = Ridge(wide[fit], x[fit], 60)(wide[new])
+    r2 = 1 - float((guess - x[new]).square().sum()) / float((x[new] - x[fit].mean(0)).square().sum())
+    assert r2 > 0.8

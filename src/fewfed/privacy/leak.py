@@ -73,8 +73,8 @@ class MeasureLeak:
         exchanged = Exchanged(view.job, result.phase, view.clock, result.shared, truth.personal)
         held = _held(view.job.federation.test, truth, result.shared)
         with torch.no_grad():
-            sent, source = _pairs(exchanged, held, truth.sent.device)
-            guess = Ridge(sent, source)(truth.sent)
+            sent, source, apart = _pairs(exchanged, held, truth.sent.device)
+            guess = Ridge(sent, source, apart)(truth.sent)
         centre = source.double().mean(0)
         if self._pool is None:
             self._pool = _Candidates.of(view.job, truth.width)
@@ -222,16 +222,27 @@ def _held(test: Examples, truth: _Truth, shared: Mapping[str, Any]) -> Examples:
     return Examples(rows.x.to(device), rows.y.to(device)) if shared else rows
 
 
-def _pairs(exchanged: Exchanged, held: Examples, device: torch.device) -> tuple[Tensor, Tensor]:
-    """What clients with the attackers' rows would send, and the mean input behind each."""
-    sent, source = [], []
-    for one in stand_ins(exchanged, held, len(held)):
-        x = dealt(one, held, _SEED + one.number)
-        sent.append(one(x).to(device))
-        source.append(one.sources(x).to(device))
-    if not sent or sum(map(len, sent)) < _FEWEST_HELD:
+def _pairs(exchanged: Exchanged, held: Examples, device: torch.device) -> tuple[Tensor, Tensor, int]:
+    """What clients with the attackers' rows would send, and the mean input behind each; and how many of the first have
+    rows behind them that the others have not."""
+    third = len(held) // 3
+    halves = (Examples(held.x[:third], held.y[:third]), Examples(held.x[third:], held.y[third:]))
+    parts = [_sent_of(exchanged, rows, device) for rows in halves]
+    if not all(parts) or sum(len(sent) for part in parts for sent, _ in part) < _FEWEST_HELD:
         raise _NothingToMeasure("clients that hold the attackers' rows would send next to nothing")
-    return torch.cat(sent)[:_MOST_HELD], torch.cat(source)[:_MOST_HELD]
+    sent, source = (torch.cat([pair[place] for part in parts for pair in part]) for place in (0, 1))
+    return sent, source, sum(len(sent) for sent, _ in parts[0])
+
+
+def _sent_of(exchanged: Exchanged, rows: Examples, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """What clients with such rows would send, about as many rows as they have."""
+    found = []
+    left = len(rows)
+    for one in stand_ins(exchanged, rows, len(rows)):
+        x = dealt(one, rows, _SEED + one.number)
+        found.append((one(x)[:left].to(device), one.sources(x)[:left].to(device)))
+        left -= len(found[-1][0])
+    return found
 
 
 def _inverted(exchanged: Exchanged, held: Examples, sent: Tensor, start: Tensor) -> Tensor:

@@ -14,9 +14,10 @@ _DIRECTIONS = 16
 
 
 class Ridge:
-    """Fitted on pairs, row by row. How much it is regularised is chosen on a third of them."""
+    """Fitted on pairs, row by row. How much it is regularised is chosen on the first `held` of them, which must have
+    no rows behind them that the others have too: who has seen a row needs no regularisation for it."""
 
-    def __init__(self, sent: Tensor, source: Tensor) -> None:
+    def __init__(self, sent: Tensor, source: Tensor, held: int) -> None:
         # In the space of the rows where there are fewer of them than features: wide tables stay in single precision.
         dual = sent.shape[1] > len(sent)
         self._dtype = torch.float32 if dual else torch.float64
@@ -28,7 +29,7 @@ class Ridge:
         self._scale = variance.clamp(min=least).sqrt()
         z, target = self._scaled(sent), source - self._centre
         self._rows = z if dual else None
-        held, aim = len(z) // 3, _narrowed(target)
+        aim = _narrowed(target)
         if dual:
             whole = (z @ z.T).double()
             asked, gram, goal = whole[:held, held:], whole[held:, held:], aim[held:]
@@ -36,8 +37,12 @@ class Ridge:
             whole, asked = z.T @ z, z[:held]
             gram, goal = z[held:].T @ z[held:], z[held:].T @ aim[held:]
         errors = [_error(asked @ _solved(gram, goal, strength), aim[:held]) for strength in _STRENGTHS]
-        self.strength = _STRENGTHS[errors.index(min(errors))]
-        self._weights = torch.nan_to_num(_solved(whole, target if dual else z.T @ target, self.strength))
+        best, goal = errors.index(min(errors)), target if dual else z.T @ target
+        # The same row twice leaves the whole without a solution that its parts have: then more regularisation.
+        tried = ((strength, _solved(whole, goal, strength)) for strength in _STRENGTHS[best:])
+        self.strength, self._weights = next(
+            (found for found in tried if bool(torch.isfinite(found[1]).all())), (float("inf"), torch.zeros_like(goal))
+        )
 
     def __call__(self, sent: Tensor) -> Tensor:
         z = self._scaled(sent.to(self._dtype))
