@@ -13,6 +13,7 @@ from fewfed import tree
 from fewfed.conformance.clients import digits as digits
 from fewfed.conformance.clients import digits_federation as digits_federation
 from fewfed.conformance.clients import digits_network as digits_network
+from fewfed.conformance.clients import plain_network
 from fewfed.conformance.double import EXACT as EXACT
 from fewfed.conformance.double import gap as gap
 from fewfed.conformance.double import in_double as in_double
@@ -165,7 +166,8 @@ def job_of(
         method, chosen = choice.method, choice.training
     local = Training(**{"epochs": 2, "batch": 8, **chosen, **(training or {})})
     plan = Plan(seed, local.batch, local.batch_rule, local.sampling)
-    return Job(method, net or digits_network(), task or Classification(10), federation, local, plan, rows_public)
+    usual = plain_network if method.no_batchnorm else digits_network
+    return Job(method, net or usual(), task or Classification(10), federation, local, plan, rows_public)
 
 
 def run(

@@ -26,7 +26,7 @@ def test_run_as_a_user_does(tmp_path: Path) -> None:
     ended = program("run", "flea", *SMALL, "--seed", "2", "--out", "here", "--json", cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
-    assert len(lines) <= 4
+    assert len(lines) <= 5
     result = json.loads(lines[-1])
     assert {name: result[name] for name in ("method", "preset", "data", "split", "clients", "rounds", "seed")} == {
         "method": "flea",

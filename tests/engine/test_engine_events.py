@@ -60,7 +60,12 @@ def test_a_sentence_says_everything_an_event_holds(kind: type[Event]) -> None:
     hints = typing.get_type_hints(kind)
     texts = [field.name for field in dataclasses.fields(kind) if hints[field.name] is str]
     lists = [field.name for field in dataclasses.fields(kind) if hints[field.name] == tuple[str, ...]]
-    made = {name: f"<{name}>" for name in texts} | {name: (f"<{name} 1>", f"<{name} 2>") for name in lists}
+    counts = [field.name for field in dataclasses.fields(kind) if hints[field.name] is int]
+    numbers = [field.name for field in dataclasses.fields(kind) if hints[field.name] == tuple[int, ...]]
+    made: dict[str, typing.Any] = {name: f"<{name}>" for name in texts}
+    made |= {name: (f"<{name} 1>", f"<{name} 2>") for name in lists}
+    made |= dict.fromkeys(counts, 4711) | dict.fromkeys(numbers, (815, 816))
     sentence = str(kind(**made))
     said = [f"<{name}>" for name in texts] + [f"<{name} {number}>" for name in lists for number in (1, 2)]
+    said += ["4711"] * len(counts) + ["815", "816"] * len(numbers)
     assert [part for part in said if part not in sentence] == []

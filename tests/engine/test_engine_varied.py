@@ -142,7 +142,7 @@ def test_all_rows_together_have_the_noise_of_their_clients() -> None:
     clock = Clock(0, 2, 2)
     phase = made.method.phases(clock)[0]
     ctx = context_of(made, phase, clock, {"model": made.net.model()}, Member(-1))
-    data = rows_to_train_on(made, ctx)
+    data = rows_to_train_on(made, ctx, {})
     source = Rows(made, ctx, data)
     every = torch.arange(sum(SIZES))
     added = torch.stack([source.batch(every)[0] - data.x for _ in range(60)])

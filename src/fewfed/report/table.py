@@ -139,7 +139,7 @@ def to_csv(table: Sequence[Row]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     spreads = ("best", "last", "last10", "best_validation")
-    plain = ("mb_up", "mb_down", "steps", "seconds", "failed", "metric", "note", "leak_r2", "leak_reidentified")
+    plain = ("mb_up", "mb_down", "steps", "seconds", "failed", "metric", "leak_r2", "leak_reidentified", "note")
     writer.writerow(["method", "seeds", *(f"{name}_{part}" for name in spreads for part in ("mean", "sd")), *plain])
     for row in table:
         numbers = [
