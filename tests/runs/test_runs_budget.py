@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import fewfed
-from fewfed import Training
+from fewfed import Dataset, Examples, Experiment, Training, explain, run
 from fewfed.engine.loop import RoundView
 from fewfed.errors import ConfigError
 from fewfed.runs.budget import BudgetSpent
@@ -140,3 +142,24 @@ def test_the_book_of_a_client_is_in_its_file_beside_its_state(tmp_path: Path) ->
     for state in kept.values():
         assert state.keys() == {"fewfed.state", "fewfed.book"}
         assert torch.isfinite(state["fewfed.book"]["ledger"]["server"]).all()
+
+
+def test_sums_that_sites_send_before_the_first_round_are_not_covered_by_any_noise(tmp_path: Path) -> None:
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.randn(60, 5, generator=random), torch.arange(60) % 2
+    data = Dataset("own", Examples(x[:48], y[:48]), Examples(x[48:], y[48:]), 2, groups={"site": np.arange(48) % 3})
+    experiment = Experiment(data="own", split="site", network="mlp", rounds=2, clients=0, cohort=3.0)
+    together = {"normalise": "federated"}
+    found = run("dp(fedavg)", experiment, data=data, options=together, out=tmp_path / "measured")
+    assert found.privacy is not None
+    assert found.privacy["epsilon_server"] is None
+    assert any("sums over inputs" in gap for gap in found.privacy["without_bound"]["sites"])
+    asked = dataclasses.replace(experiment, epsilon=8.0)
+    with pytest.raises(ConfigError, match="normalise = site, fixed or none"):
+        run("dp(fedavg)", asked, data=data, options=together, out=tmp_path / "refused")
+    alone = run("dp(fedavg)", experiment, data=data, options={"normalise": "none"}, out=tmp_path / "alone")
+    assert alone.privacy is not None
+    assert alone.privacy["epsilon_server"] > 0
+    said = explain("dp(fedavg)", dataclasses.replace(experiment, epsilon=1e6), data=data, options={"normalise": "none"})
+    assert any("against the server" in bound and "1e+06" in bound for bound in said.bounds)
+    assert explain("dp(fedavg)", experiment, data=data, options=together).bounds == ()

@@ -150,3 +150,15 @@ def test_a_whole_search_and_its_repetition(tmp_path: Path) -> None:
     other = searched(["fedavg", "scaffold"], {"lr": ["0.001", "0.05"]}, tmp_path, validation=0.4)
     with pytest.raises(RunError, match="holds a run with other settings"):
         other.refuse_unready()
+
+
+def test_settings_inside_a_composition_can_be_searched(tmp_path: Path) -> None:
+    found = search(
+        ["mixup(flea)"],
+        {**TINY, "flea.beta": "1"},
+        axes_of(["flea.share=0.1,0.5", "distil=0"]),
+        root=tmp_path / "tune",
+    )
+    fields = [cell.resolved.values for cell in found.cells]
+    assert [str(each["inner.share"]) for each in fields] == ["0.1", "0.5"]
+    assert all(str(each["inner.beta"]) == "1" and str(each["inner.distil"]) == "0" for each in fields)

@@ -90,11 +90,18 @@ def layers_of(spec: str) -> dict[str, tuple[str, type[Method]]]:
     """The methods of a composition by their own names: how fields of each are addressed ("", "inner.", ...), and its
     class. Of two with the same name, the outer one."""
     found: dict[str, tuple[str, type[Method]]] = {}
+    for prefix, cls in every_layer(spec).items():
+        found.setdefault(cls.name, (prefix, cls))
+    return found
+
+
+def every_layer(spec: str) -> dict[str, type[Method]]:
+    """The classes of a composition, outermost first, by how fields of each are addressed: "", "inner.", ..."""
+    found: dict[str, type[Method]] = {}
     written: Spelled | None = spelled(spec)
     prefix = ""
     while written is not None:
-        cls = class_of(written.name)
-        found.setdefault(cls.name, (prefix, cls))
+        cls = found[prefix] = class_of(written.name)
         prefix, written = f"{prefix}{wrapped_field(cls)}.", written.inner
     return found
 

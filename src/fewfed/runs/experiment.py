@@ -17,7 +17,7 @@ from fewfed.engine.executors.plugin import Plugin
 from fewfed.engine.executors.registry import plugin, plugins
 from fewfed.errors import ConfigError, did_you_mean
 from fewfed.method import Method
-from fewfed.methods.registry import Chosen, choose, layers_of
+from fewfed.methods.registry import Chosen, choose, every_layer, layers_of
 from fewfed.settings import Known, check, is_essential, make, setting
 from fewfed.training import Training
 
@@ -311,7 +311,11 @@ def _essential(executor: Plugin, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def accepts(spec: str, name: str) -> bool:
-    """Whether a plain field name belongs to a method or to what is common to all methods."""
+    """Whether a field name belongs to a method or to what is common to all methods; `inner.share` to what is inside."""
+    before, dot, field = name.rpartition(".")
+    if dot:
+        cls = every_layer(spec).get(f"{before}.")
+        return cls is not None and field in _names(cls)
     return name in known_fields(spec)
 
 
