@@ -61,18 +61,19 @@ def _of_rows(case: Case, exchanged: Exchanged) -> list[Finding]:
     broadcast = tree.to(exchanged.broadcast, rows.x.device)
     drawn = imitated(case.job, phase, clock, broadcast, rows, count, personal=personal, seed=case.seed)
     own = drawn.part(first_of(drawn.origins)) if len(drawn) else drawn
-    if len(own) < LEAST_ROWS or len(truth) < 2:
-        return []
-    of_x, of_sent = principal(own.sources, _COLUMNS), principal(own.sent, _SENT)
-    x, x_new = (each.sources.flatten(1).double().cpu() @ of_x for each in (own, truth))
-    sent, sent_new = (each.sent.flatten(1).double().cpu() @ of_sent for each in (own, truth))
-    terms = gaussian_information(x, sent, x_new, sent_new)
-    what = f"I(input; row sent) in nats, of {x.shape[1]} directions of the input, as if normal"
     threat = Threat(
         "the server, and every site that receives the rows",
         f"the rows sent in phase '{exchanged.phase}' of round {exchanged.round}",
         "rows of the same kind that nobody trained on, the method's own code",
     )
+    if len(own) < LEAST_ROWS or len(truth) < 2:
+        why = f"not tried: {len(own)} rows of the attacker's own, {len(truth)} sent: expected {LEAST_ROWS} and 2"
+        return [Finding("information", "shared rows", threat, exchanged.round, exchanged.phase, (), why)]
+    of_x, of_sent = principal(own.sources, _COLUMNS), principal(own.sent, _SENT)
+    x, x_new = (each.sources.flatten(1).double().cpu() @ of_x for each in (own, truth))
+    sent, sent_new = (each.sent.flatten(1).double().cpu() @ of_sent for each in (own, truth))
+    terms = gaussian_information(x, sent, x_new, sent_new)
+    what = f"I(input; row sent) in nats, of {x.shape[1]} directions of the input, as if normal"
     measure = Measure(what, float(terms.mean()), *intervals.of_mean(terms), len(terms), 0.0)
     note = f"an estimate, not a bound, fitted to {len(own)} rows of the attacker; interval by resampling rows"
     return [Finding("information", "shared rows", threat, exchanged.round, exchanged.phase, (measure,), note)]
