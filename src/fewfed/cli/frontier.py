@@ -24,6 +24,8 @@ from fewfed.runs.frontier import DEFAULT_FOLDER, frontier
 from fewfed.runs.results import Result
 from fewfed.runs.tuning import axes_of
 
+_COUNTED = re.compile(r" among [0-9 ]+(, .*)?")
+"""Among how many rows one is found differs from setting to setting, and who looks in two ways takes the better."""
 Costs = dict[str, tuple[float, bool]]
 """What a run costs by each measure, and whether larger is worse."""
 
@@ -114,7 +116,7 @@ def _attacked(result: Result, kinds: Sequence[str], effort: float) -> Costs:
         for measure in finding["measures"]:
             if measure["chance"] is None:
                 continue
-            name = f"{finding['attack']}: {re.sub(r' *among [0-9 ]+', '', measure['what'])}"
+            name = f"{finding['attack']}: {_COUNTED.sub('', measure['what'])}"
             value, larger = measure["value"], measure["larger_leaks"]
             before = found.get(name)
             if before is None or (value > before[0]) == larger:

@@ -85,7 +85,7 @@ def rich_table(points: Sequence[Point], title: str, metric: str = "accuracy") ->
         pad_edge=False,
         collapse_padding=True,
     )
-    made.add_column("setting", overflow="fold")
+    made.add_column("setting", overflow="fold", min_width=16)
     for column in (judged.title, *measures):
         made.add_column(column, justify="right", overflow="fold")
     for number, point in enumerate(points):
