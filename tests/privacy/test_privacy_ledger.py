@@ -29,9 +29,9 @@ from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.flea import FLea
 from fewfed.methods.registry import choose
 from fewfed.methods.single import Single
-from fewfed.phase import Clock, Phase, Role, shared_rows
+from fewfed.phase import Clock, Cohort, Phase, Role, shared_rows
 from fewfed.privacy.gaussian import epsilon_of
-from fewfed.privacy.ledger import Gap, Ledger, View, gaps
+from fewfed.privacy.ledger import Gap, Ledger, View, gaps, hides_members
 from fewfed.tree import Tree
 from support import context, digits, digits_federation, job_of, run
 
@@ -47,10 +47,14 @@ class Noisy(FedAvg):
     rows: float = 4.0
     server: float = 0.0
     group: int = 1
+    sharing: Cohort = Cohort.ROUND
 
     def phases(self, clock: Clock) -> tuple[Phase, ...]:
         rows = shared_rows(1.0, features=Role.FEATURES, labels=Role.LABELS)
-        return (Phase("train", self, clock.epochs), Phase("share", Share(self), uploads=rows))
+        return (
+            Phase("train", self, clock.epochs),
+            Phase("share", Share(self), uploads=rows, cohort=self.sharing),
+        )
 
     def mechanisms(self, clock: Clock) -> tuple[Mechanism, ...]:
         found = [Mechanism("train", frozenset({"model"}), self.steps, "step")] if self.steps else []
@@ -125,7 +129,7 @@ def test_weights_and_features_are_one_account_row_by_row() -> None:
 
 
 def test_noise_of_the_server_protects_from_other_sites_only_and_hides_who_took_part() -> None:
-    method = Noisy(steps=0.0, server=1.0)
+    method = Noisy(steps=0.0, server=1.0, sharing=Cohort.ALL)
     ledger = ledger_of(method, cohort=10, clients=100, rounds=100)
     assert gaps(method, CLOCK, "server") == (Gap("train", "model", "model"),)
     assert gaps(method, CLOCK, "sites") == ()
@@ -134,6 +138,36 @@ def test_noise_of_the_server_protects_from_other_sites_only_and_hides_who_took_p
     assert ledger.spent(notes, "server", 1).epsilon(1e-5) == math.inf
     shared: Tree = {"sites": torch.full((11,), 10 / 4.0**2)}
     assert ledger.spent(shared, "sites", 100).epsilon(1e-5) == pytest.approx(8.01, abs=0.005)
+
+
+def test_rows_and_labels_of_those_who_were_drawn_show_who_they_are() -> None:
+    """Then nothing is gained by drawing: every turn of a client counts in full, and only its own turns count."""
+    method = Noisy(steps=0.0, server=1.0)
+    ledger = ledger_of(method, cohort=10, clients=100, rounds=100)
+    notes: Tree = {}
+    for round in (3, 50, 99):
+        for phase in (0, 1):
+            notes = noted(ledger, turn(method, phase, round), notes)
+    expected = 3 * (1 / 1.0**2 + torch.tensor([1.0, 2.0, 1.0, *[0.0] * 8]) / 4.0**2)
+    assert notes["sites"].tolist() == expected.tolist()
+    found = ledger.spent(notes, "sites", 100)
+    assert found.epsilon(1e-5) == pytest.approx(epsilon_of(float(expected.max()), 1e-5))
+    assert ledger.spent({}, "sites", 100).epsilon(1e-5) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "hides"),
+    [
+        ("central-dp(fedavg)", True),
+        ("central-dp(scaffold)", True),
+        ("dp(central-dp(fedavg))", True),
+        ("central-dp(noised(flea))", False),  # Labels of the shared rows are sent on as they are.
+        ("central-dp(fedproto)", False),  # So are counts of classes.
+        ("dp(fedavg)", False),
+    ],
+)
+def test_who_was_drawn_is_hidden_only_where_all_they_send_has_noise_of_the_server(spec: str, hides: bool) -> None:
+    assert hides_members(choose(spec).method, CLOCK) is hides
 
 
 def test_a_server_that_asks_everybody_hides_nobody() -> None:

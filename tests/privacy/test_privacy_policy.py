@@ -35,6 +35,7 @@ from fewfed.methods.flea import FLea
 from fewfed.phase import Clock
 from fewfed.privacy.policy import Policies, Policy, PolicyGate, gate_of, read, refuse_nobody
 from fewfed.privacy.shared_rows import of_client
+from fewfed.tasks.regression import Regression
 from run_support import records, small
 from support import Recorder, digits, digits_federation, job_of, run, same
 
@@ -319,6 +320,67 @@ def test_a_site_that_changes_its_mind_is_heard_at_the_next_resume(tmp_path: Path
     fewfed.resume(tmp_path / "run")
     resumed = records(tmp_path / "run")[-1]
     assert {one["client"] for one in resumed["failed"]} == {1}
+
+
+@pytest.mark.parametrize("history", [1, 5])
+def test_rows_sent_before_there_was_a_policy_are_not_sent_on_after_it(tmp_path: Path, history: int) -> None:
+    """Nobody wrote down whose they are: the run ends before the first exchange, with a sentence."""
+    policy, told = tmp_path / "policy.toml", list[int]()
+    policy.write_text("[site.1]\nrevoked_from = 2\n")
+
+    class Stop:
+        def after_round(self, view: RoundView) -> None:
+            told.append(view.clock.round)
+            if view.clock.round == 1:
+                raise KeyboardInterrupt
+
+    chosen = small(rounds=4, cohort=6.0, checkpoint_seconds=0.0)
+    values, folder = {"history": history}, tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        fewfed.run("flea", chosen, Training(epochs=1), values=values, out=folder, observers=[Stop()])
+    with pytest.raises(RunError, match=r"rows of clients 1 were withdrawn, but .* not written down .* had no policy"):
+        fewfed.resume(folder, policy=str(policy), observers=[Stop()])
+    assert told == [0, 1]
+    policy.write_text("never = [3]\n")  # Without a revocation there is nothing to take out.
+    assert len(fewfed.resume(folder, policy=str(policy)).history) == 4
+
+
+def test_a_policy_about_classes_needs_rows_that_have_one() -> None:
+    job = job_of("fedavg", digits_federation(3, 8))
+    measured = dataclasses.replace(job, task=Regression())
+    for policy in (Policy(never=("1",)), Policy(min_rows_of_class=2)):
+        for policies in (Policies(policy), Policies(Policy(), {"2": policy})):
+            assert gate_of(policies, job, list("0123456789"), {})
+            with pytest.raises(ConfigError, match="have no class each"):
+                gate_of(policies, measured, list("0123456789"), {})
+
+
+def sites_named(names: tuple[str, ...], *spoken_of: str) -> list[int]:
+    """The least number of rows behind a row at each site, where a policy asks those it speaks of for 2, 3 ..."""
+    federation = digits_federation(len(names), 8)
+    federation.client_groups = names
+    policies = {name: Policy(group=2 + number) for number, name in enumerate(spoken_of)}
+    return [
+        each.group for each in gate_of(Policies(Policy(), policies), job_of("fedavg", federation), [], {}).by_client
+    ]
+
+
+def test_a_site_is_spoken_of_by_its_name_or_its_number() -> None:
+    assert sites_named(("north", "south"), "north", "1") == [2, 3]
+    with pytest.raises(ConfigError, match="site 'north' twice"):
+        sites_named(("north", "south"), "north", "0")
+
+
+def test_a_number_that_is_the_name_of_a_site_means_that_site() -> None:
+    assert sites_named(("1", "2", "3"), "1", "2") == [2, 3, 1]
+    assert sites_named(("1", "0"), "0") == [1, 2]
+    assert sites_named(("1", "2"), "0", "2") == [2, 3]
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a file without an end")
+def test_a_file_without_an_end_is_no_policy() -> None:
+    with pytest.raises(ConfigError, match="no ordinary file"):
+        read(Path("/dev/zero"))
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ import torch
 
 import fewfed
 from fewfed import Dataset, Examples, Experiment, Training, explain, run
+from fewfed.data.readers.options import DataOptions
 from fewfed.engine.loop import RoundView
 from fewfed.errors import ConfigError
-from fewfed.runs.budget import BudgetSpent
+from fewfed.runs.budget import BudgetSpent, told_privacy
 from run_support import Outcome, assert_same_end, called, killed_after, records, small, states
 
 LOCAL = Training(epochs=1)
@@ -104,6 +105,49 @@ def test_a_budget_needs_noise(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def of_sites() -> Dataset:
+    """Rows of three sites, four columns, half of them for the test."""
+    random = torch.Generator().manual_seed(0)
+    groups = {"client": np.repeat(np.arange(3), 20)}
+
+    def rows() -> Examples:
+        return Examples(torch.randn(60, 4, generator=random) * 5 + 2, torch.arange(60) % 2)
+
+    return Dataset("visits", rows(), rows(), 2, groups=groups, test_groups=groups)
+
+
+@pytest.mark.parametrize("mode", ["site", "federated"])
+def test_inputs_that_are_scaled_by_what_rows_say_have_no_bound(tmp_path: Path, mode: Any) -> None:
+    """One row moves mean and deviation, and with them every other row."""
+    chosen = {"split": "client", "clients": 0, "rounds": 1}
+
+    def started(**changes: Any) -> fewfed.Result:
+        options = DataOptions(normalise=changes.pop("normalise", mode))
+        experiment = small(**chosen, **changes)
+        return fewfed.run(
+            "dp(fedavg)", experiment, LOCAL, values=NOISE, data=of_sites(), options=options, out=tmp_path / "run"
+        )
+
+    with pytest.raises(ConfigError, match=r"without noise.*: normalise = fixed or none"):
+        started(epsilon=50.0)
+    result = started()
+    assert result.privacy is not None
+    assert result.privacy["epsilon_server"] is None
+    assert result.privacy["epsilon_sites"] is None
+    assert all("without noise" in gap for gaps in result.privacy["without_bound"].values() for gap in gaps)
+
+
+def test_constants_of_all_rows_count_as_public_and_the_result_says_so(tmp_path: Path) -> None:
+    pooled = private(tmp_path / "pooled").privacy
+    assert pooled is not None
+    assert "count as public" in pooled["assumed"]
+    assert "count as public" in told_privacy(pooled)
+    options = DataOptions(normalise="none")
+    alone = fewfed.run("dp(fedavg)", small(rounds=1), LOCAL, options=options, out=tmp_path / "none").privacy
+    assert alone is not None
+    assert alone["assumed"] is None
+
+
 def test_the_program_stops_with_a_sentence_and_prints_what_was_spent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +199,7 @@ def test_sums_that_sites_send_before_the_first_round_are_not_covered_by_any_nois
     assert found.privacy["epsilon_server"] is None
     assert any("sums over inputs" in gap for gap in found.privacy["without_bound"]["sites"])
     asked = dataclasses.replace(experiment, epsilon=8.0)
-    with pytest.raises(ConfigError, match="normalise = site, fixed or none"):
+    with pytest.raises(ConfigError, match="normalise = fixed or none"):
         run("dp(fedavg)", asked, data=data, options=together, out=tmp_path / "refused")
     alone = run("dp(fedavg)", experiment, data=data, options={"normalise": "none"}, out=tmp_path / "alone")
     assert alone.privacy is not None

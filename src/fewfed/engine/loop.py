@@ -104,7 +104,7 @@ def run_rounds(
     asking.client_init(job)  # Clients call it for themselves: what is wrong with it is said before.
     state = executor.place(asking.server_init(job) if server is None else server)
     if provenance is None and any(gate.withdraws for gate in job.gates):
-        provenance = Provenance()
+        provenance = Provenance.unknown() if _took_rows(job, start, rounds) else Provenance()
     for number in range(start, rounds):
         began = time.perf_counter()
         clock = Clock(number, rounds, job.training.epochs)
@@ -133,6 +133,12 @@ def run_rounds(
             observer.after_round(view)
     coordinator.close()
     return state
+
+
+def _took_rows(job: Job, done: int, rounds: int) -> bool:
+    """Whether clients sent rows in the first rounds of a run."""
+    clocks = (Clock(number, rounds, job.training.epochs) for number in range(done))
+    return any(upload.rows for at in clocks for phase in asking.phases(job, at) for upload in phase.uploads.values())
 
 
 def _without_withdrawn(

@@ -36,6 +36,13 @@ class Provenance:
         self._mixed = ""
         """Why some rows cannot be told apart any more; empty where all can."""
 
+    @classmethod
+    def unknown(cls) -> Provenance:
+        """Of a server that has taken rows in while nobody wrote down whose they are."""
+        made = cls()
+        made._mixed = "it was not written down whose rows are where while the run had no policy"
+        return made
+
     def follow(
         self,
         method: Method,

@@ -12,8 +12,10 @@ the row.
   can turn it from one end of the clipping ball to the other: twice as far.
 - Noise that the server adds to a combination once a round protects from those who see its result, not from the server.
   One row can turn its client's whole upload around (twice the clip). For other sites, who do not know who took part,
-  the round counts as sampled. Cohorts have a fixed size: the pair of distributions that bounds sampling without
-  replacement (Zhu, Dong & Wang 2022) is that of Poisson sampling with the noise of a replacement, which it is here.
+  the round counts as sampled, unless something else that these clients send, labels and counts too, reaches others
+  without the server's noise: that shows who they are. Cohorts have a fixed size: the pair of distributions that bounds
+  sampling without replacement (Zhu, Dong & Wang 2022) is that of Poisson sampling with the noise of a replacement,
+  which it is here.
 
 Other sites see nothing that the server has not seen or made, so their epsilon is never larger than the server's.
 """
@@ -55,9 +57,11 @@ class Gap:
     phase: str
     upload: str
     role: str
+    instead: str = ""
+    """What is said of it where it is no upload."""
 
     def __str__(self) -> str:
-        return f"phase '{self.phase}' sends '{self.upload}' ({self.role}) without noise"
+        return self.instead or f"phase '{self.phase}' sends '{self.upload}' ({self.role}) without noise"
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,9 @@ class Ledger:
     own_budgets: Mapping[int, float] = field(default_factory=dict)
     """Of clients whose sites allow less."""
     before: tuple[Gap, ...] = ()
-    """What was sent before the first round, without noise."""
+    """What was sent before the first round, or made of rows together, without noise."""
+    assumed: str = ""
+    """What is taken for public although it was measured on rows."""
     name: str = field(default="ledger", init=False)
     withdraws: bool = field(default=False, init=False)
 
@@ -170,6 +176,8 @@ class Ledger:
                 cost += math.inf
             for one in _at_clients(declared, view):
                 cost += _per_row(one, ctx)
+            if view == "sites" and self._shows_members(ctx.clock, ctx.phase):
+                cost += sum(_precision(one.noise) for one in declared if one.each == "round")
             found.append(cost)
         return found[0], found[1]
 
@@ -185,7 +193,9 @@ class Ledger:
         for number in range(self.rounds):
             clock = self._clock(number)
             for phase in self.method.phases(clock):
-                rate = min(1.0, self.cohort / self.clients) if phase.cohort is Cohort.ROUND else 1.0
+                if self._shows_members(clock, phase):  # Then each client is billed for its own turns.
+                    continue
+                rate = self._rate if phase.cohort is Cohort.ROUND else 1.0
                 for one in of_phase(self.method, clock, phase):
                     if one.each == "round" and rate < 1:
                         counts[rate, one.noise] = counts.get((rate, one.noise), 0) + 1
@@ -194,6 +204,15 @@ class Ledger:
             sampled = tuple(Sampled(rate, noise, count) for (rate, noise), count in sorted(counts.items()))
             found.append((certain, sampled))
         return found
+
+    @property
+    def _rate(self) -> float:
+        """The share of clients that a round has."""
+        return min(1.0, self.cohort / self.clients)
+
+    def _shows_members(self, clock: Clock, phase: Phase) -> bool:
+        """Whether other sites can see who was drawn for a phase that not everybody takes part in."""
+        return phase.cohort is Cohort.ROUND and self._rate < 1 and not hides_members(self.method, clock)
 
     def _clock(self, number: int) -> Clock:
         return Clock(number, self.rounds, self.epochs)
@@ -225,6 +244,16 @@ def unbounded(phase: Phase, declared: Iterable[Mechanism], view: View) -> tuple[
     )
 
 
+def hides_members(method: Method, clock: Clock) -> bool:
+    """Whether all that the clients drawn for a round send in it reaches others with noise of the server only. Rows,
+    labels and counts of theirs would show who was drawn."""
+    return all(
+        phase.uploads.keys() <= _by_server_noise(of_phase(method, clock, phase))
+        for phase in method.phases(clock)
+        if phase.cohort is Cohort.ROUND
+    )
+
+
 def of_phase(method: Method, clock: Clock, phase: Phase) -> tuple[Mechanism, ...]:
     """What is declared of one phase."""
     return tuple(one for one in method.mechanisms(clock) if one.phase == phase.name)
@@ -233,10 +262,15 @@ def of_phase(method: Method, clock: Clock, phase: Phase) -> tuple[Mechanism, ...
 def _at_clients(declared: tuple[Mechanism, ...], view: View) -> Iterator[Mechanism]:
     """Noise added at clients, as far as the one who looks sees what it is on, and not only what the server makes of
     it."""
-    by_server = frozenset[str]().union(*(one.uploads for one in declared if one.each == "round" and one.noise))
+    by_server = _by_server_noise(declared)
     for one in declared:
         if one.noise and one.hides_from_server and (view == "server" or one.uploads - by_server):
             yield one
+
+
+def _by_server_noise(declared: tuple[Mechanism, ...]) -> frozenset[str]:
+    """The uploads of a phase that others see with noise of the server only."""
+    return frozenset[str]().union(*(one.uploads for one in declared if one.each == "round" and one.noise))
 
 
 def _per_row(one: Mechanism, ctx: Context) -> Tensor:

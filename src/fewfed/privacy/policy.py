@@ -63,6 +63,8 @@ class Policies:
 def read(path: Path) -> Policies:
     """Read a policy file; `[site.NAME]` says what is different at one site."""
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # A device or a pipe may have no end.
+            raise ConfigError(f"'{path}' is no ordinary file: expected a policy in TOML", key="policy")
         if path.stat().st_size > _MOST_BYTES:
             raise ConfigError(f"'{path}' is larger than {_MOST_BYTES} bytes: expected a policy in TOML", key="policy")
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -189,23 +191,41 @@ def gate_of(
     policies: Policies, job: Job, class_names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
 ) -> PolicyGate:
     """The gate of a run's clients. A site is named as its data name it, or by the client's number."""
-    names = list(job.federation.client_groups) or [str(client) for client in range(len(job.federation))]
-    numbers = [str(client) for client in range(len(names))]
-    unknown = policies.sites.keys() - {*names, *numbers}
+    numbers = [str(client) for client in range(len(job.federation))]
+    names = list(job.federation.client_groups) or numbers
+    # Where data name their sites by numbers, a number is a name.
+    spare = {number: name for name, number in zip(names, numbers, strict=True) if number not in names}
+    unknown = policies.sites.keys() - {*names, *spare}
     if unknown:
         raise ConfigError(
             f"the policy speaks of site '{min(unknown)}', which is none of the run's: expected a name such as "
             f"'{names[0]}', or the number of a client",
             key="policy",
         )
-    chosen = tuple(
-        policies.sites.get(name, policies.sites.get(number, policies.common))
-        for name, number in zip(names, numbers, strict=True)
-    )
+    twice = [(name, number) for number, name in spare.items() if {name, number} <= policies.sites.keys()]
+    if twice:
+        raise ConfigError(
+            f"the policy speaks of site '{twice[0][0]}' twice, by its name and as client {twice[0][1]}: expected one "
+            "of both",
+            key="policy",
+        )
+    by_name = {name: policies.sites[number] for number, name in spare.items() if number in policies.sites}
+    chosen = tuple({**by_name, **policies.sites}.get(name, policies.common) for name in names)
     for policy in (policies.common, *policies.sites.values()):
+        if (policy.never or policy.min_rows_of_class) and not _has_class_of_row(job):
+            raise ConfigError(
+                "the policy speaks of rows of a class (never, min_rows_of_class), but rows of these data have no class "
+                "each: expected opt_out, which names rows by number, or no features and inputs among roles",
+                key="policy",
+            )
         for stage in policy.stages or ():
             job.net.position(stage)
     return PolicyGate(chosen, tuple(_classes(each, class_names) for each in chosen), shapes)
+
+
+def _has_class_of_row(job: Job) -> bool:
+    """Whether the label of a row is one class: not a number to be estimated, and no mask."""
+    return bool(job.task.classes) and job.federation.test.y.dim() == 1
 
 
 def refuse_nobody(gate: PolicyGate, phases: Sequence[Phase], clock: Clock) -> None:

@@ -23,6 +23,7 @@ from fewfed.privacy.accounting import Accountant
 from fewfed.privacy.ledger import RELATION, VIEWS, Gap, Ledger, View
 from fewfed.privacy.policy import PolicyGate, gate_of, read, refuse_nobody
 from fewfed.runs.experiment import Experiment
+from fewfed.runs.scaling import InputScaling
 from fewfed.tree import Tree
 
 _SOURCE: Mapping[Protection, str] = {
@@ -31,6 +32,8 @@ _SOURCE: Mapping[Protection, str] = {
 }
 
 _BUDGET = "epsilon_budget"
+_OF_SITE = "all inputs of a site are scaled by what was measured on its rows without noise, so that one row moves all"
+_POOLED = "means and deviations of inputs over all training rows count as public (normalise = pooled)"
 
 
 class BudgetSpent(RunError):
@@ -42,10 +45,10 @@ def ledger_of(
     job: Job,
     cohort: int,
     own_budgets: Mapping[int, float] | None = None,
-    before: Iterable[str] = (),
+    scaling: InputScaling | None = None,
 ) -> Ledger | None:
     """The ledger of a run; None where nothing is bounded and no budget was asked for. `own_budgets`: of sites;
-    `before`: phases before the first round, in which sites measured their inputs together."""
+    `scaling`: what inputs were scaled with, and what sites sent to measure it."""
     rounds, method = experiment.rounds, job.method
     clocks = [Clock(number, rounds, job.training.epochs) for number in sorted({0, rounds - 1})]
     ledger = Ledger(
@@ -57,7 +60,7 @@ def ledger_of(
         experiment.delta,
         experiment.epsilon,
         own_budgets or {},
-        tuple(Gap(phase, "sums over inputs", Role.STATISTICS) for phase in before),
+        *_measured(scaling or InputScaling("none")),
     )
     if experiment.epsilon is None:
         noisy = any(method.mechanisms(clock) for clock in clocks)
@@ -73,9 +76,18 @@ def ledger_of(
     return ledger
 
 
+def _measured(scaling: InputScaling) -> tuple[tuple[Gap, ...], str]:
+    """What inputs were scaled with, where rows were measured for it: what nothing bounds, and what counts as public."""
+    sent = tuple(Gap(phase, "sums over inputs", Role.STATISTICS) for phase in scaling.exchange)
+    if scaling.sites:
+        return (*sent, Gap("", "inputs", Role.INPUTS, _OF_SITE)), ""
+    measured = scaling.common is not None and not (scaling.common.published or scaling.exchange)
+    return sent, _POOLED if measured else ""
+
+
 def _instead(ledger: Ledger) -> str:
     if ledger.before:
-        return "inputs that are not measured together need no such sums: normalise = site, fixed or none"
+        return "inputs that are not measured need no such numbers: normalise = fixed or none"
     return f"use a wrapper that adds noise, as in dp({ledger.method.label}), outside of all others"
 
 
@@ -164,6 +176,7 @@ class Bill:
             "budget": self._budget,
             "rdp": {f"epsilon_{view}": self._rdp(view, rounds) for view in VIEWS} if _can_compare() else None,
             "relation": RELATION,
+            "assumed": ledger.assumed or None,
             "noise": _SOURCE[self.protection],
             "without_bound": {view: [str(gap) for gap in ledger.gaps[view]] for view in VIEWS},
         }
@@ -227,7 +240,8 @@ def told_privacy(privacy: Mapping[str, Any]) -> str:
             parts.append(f"epsilon {epsilon:.3g} against {said}")
         else:
             parts.append(f"no bound against {said}" + (f" ({missing[0]})" if missing else ""))
-    return f"privacy: {', '.join(parts)}, delta {privacy['delta']:g}; {privacy['noise']}"
+    assumed = f"; {privacy['assumed']}" if privacy.get("assumed") else ""
+    return f"privacy: {', '.join(parts)}, delta {privacy['delta']:g}; {privacy['noise']}{assumed}"
 
 
 def _can_compare() -> bool:

@@ -36,8 +36,9 @@ def _bounds(ledger: Ledger | None) -> tuple[str, ...]:
     if ledger is None:
         return ()
     budget = f"at most {ledger.budget:g}" if ledger.budget is not None else "added up while the run goes on"
+    assumed = f" ({ledger.assumed})" if ledger.assumed else ""
     return tuple(
-        f"against {whom}, for {RELATION}: epsilon {budget}, at delta {ledger.delta:g}"
+        f"against {whom}, for {RELATION}: epsilon {budget}, at delta {ledger.delta:g}{assumed}"
         for view, whom in WHOM.items()
         if not ledger.gaps[view]
     )

@@ -124,7 +124,7 @@ def prepare(
     cohort = experiment.cohort_size(len(split))
     refuse_unused(resolved, cohort)
     policy = policy_of(experiment, job, dataset)
-    ledger = ledger_of(experiment, job, cohort, budgets(policy) if policy else None, scaling.exchange)
+    ledger = ledger_of(experiment, job, cohort, budgets(policy) if policy else None, scaling)
     gates: tuple[Gate | None, ...] = (policy, ledger)  # Whoever a policy leaves out is not billed.
     job = dataclasses.replace(job, gates=tuple(gate for gate in gates if gate is not None))
     recording = _recording(experiment, len(split))
