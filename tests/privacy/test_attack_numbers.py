@@ -16,7 +16,7 @@ from fewfed.network import Network
 from fewfed.privacy import pictures
 from fewfed.privacy.attacks import decoders, entropy, intervals, marker, ridge, similarity
 from fewfed.privacy.attacks.context import classifier
-from fewfed.privacy.attacks.matching import Likeness, best_way
+from fewfed.privacy.attacks.matching import Directions, Likeness, best_way
 from fewfed.privacy.attacks.optimised import Prior
 from fewfed.privacy.attacks.substitute import kernel_distance
 from fewfed.privacy.fitting import Rebuilding, answers, descend, fit
@@ -185,7 +185,7 @@ def test_likelihood_undoes_what_draws_reconstructions_to_the_mean() -> None:
         noise = random(*x.shape, seed=seed) * torch.linspace(0.2, 3, 12) * 0.1
         return 5 + torch.linspace(1, 0.05, 12) * (x - 5 + noise)
 
-    likeness = Likeness.of(drawn(own, 7), origins, own, 12)
+    likeness = Likeness.of(drawn(own, 7), origins, Directions.of(own).first(12))
     rebuilt = drawn(candidates, 8)
     by_distance = similarity.re_identified(rebuilt, candidates, origins).double().mean()
     assert by_distance < 0.3

@@ -13,7 +13,7 @@ from fewfed.privacy.attacks import decoders, intervals, marker, ridge
 from fewfed.privacy.attacks.attack import Tell
 from fewfed.privacy.attacks.case import Case, Exchanged
 from fewfed.privacy.attacks.finding import Finding, Measure, Threat
-from fewfed.privacy.attacks.pairs import flat, imitations
+from fewfed.privacy.attacks.pairs import flat, imitations, pairs_wanted
 from fewfed.privacy.attacks.rebuilders import LEARNS, READS
 from fewfed.privacy.attacks.reconstruct import why_no_rows
 from fewfed.privacy.fitting import answers, fit
@@ -23,6 +23,8 @@ _STEPS_ON_HOST, _STEPS_ON_GPU = 80, 800
 _BATCH = 32
 _LEAST, _MOST_SIZES = 10, 5
 _LEAST_ROWS = 40
+_FEW = 200
+"""Rows that it may learn from however small the effort is: more cost little and say more."""
 _CHANCE = 0.5
 
 THREAT = Threat(
@@ -49,7 +51,7 @@ class Context:
 
     def _of(self, case: Case, exchanged: Exchanged, tell: Tell) -> list[Finding]:
         tell(f"rows with and without a mark, round {exchanged.round}")
-        shape = tuple(case.held.x.shape[1:])
+        shape, most = tuple(case.held.x.shape[1:]), max(_FEW, pairs_wanted(case))
         sent_shape, (sent, raw) = _marked(case, exchanged)
         variants: dict[str, tuple[str, Callable[[_Part, tuple[int, ...]], Tensor]]] = {
             "classifier": ("the classifier of Xia et al. 2024, without activations", _by_network),
@@ -58,7 +60,7 @@ class Context:
         found = []
         for variant, (what, judge) in variants.items():
             measures = []
-            for size in _sizes(min(len(sent.learn), len(raw.learn))):
+            for size in _sizes(min(len(sent.learn), len(raw.learn), most)):
                 tell(f"{variant}, {size} rows")
                 right, undefended = judge(sent.first(size), sent_shape), judge(raw.first(size), shape)
                 low, high = intervals.of_share(int(right.sum()), len(right))

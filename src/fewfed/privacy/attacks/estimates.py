@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-_RIDGES = (1e-6, 1e-4, 1e-2, 1.0, 100.0)
+from fewfed.privacy.attacks import ridge
+
+_SEED = 0
+"""Of the order in which rows are left out: the same rows give the same number."""
 _FLOOR = 1e-6
 
 
@@ -19,34 +21,15 @@ def gaussian_information(x: Tensor, sent: Tensor, x_new: Tensor, sent_new: Tenso
     The covariance of the errors comes from rows that the regression was not fitted to.
     """
     x, sent, x_new, sent_new = (each.flatten(1).double().cpu() for each in (x, sent, x_new, sent_new))
-    centre, spread = sent.mean(0), sent.std(0).clamp(min=1e-12)
-    sent, sent_new = (sent - centre) / spread, (sent_new - centre) / spread
-    half = len(x) // 2
-    errors, penalty = min(
-        ((_crossed(x, sent, half, each), each) for each in _RIDGES), key=lambda found: float(found[0].square().mean())
-    )
-    predicted = _ridge(sent, x, penalty)(sent_new)
-    given = _log_normal(x_new - predicted, errors)
+    model, errors = _regressed(sent, x, ridge.Standard.of)
+    given = _log_normal(x_new - model(sent_new), errors)
     return given - _log_normal(x_new - x.mean(0), x - x.mean(0))
 
 
-def _crossed(x: Tensor, sent: Tensor, half: int, penalty: float) -> Tensor:
-    """Errors on each half of a regression fitted to the other."""
-    first, second = _ridge(sent[half:], x[half:], penalty), _ridge(sent[:half], x[:half], penalty)
-    return torch.cat([x[:half] - first(sent[:half]), x[half:] - second(sent[half:])])
-
-
-def _ridge(z: Tensor, x: Tensor, penalty: float) -> Callable[[Tensor], Tensor]:
-    """Linear regression with an intercept and a penalty in units of the rows' own size."""
-    middle, mean = z.mean(0), x.mean(0)
-    a, b = z - middle, x - mean
-    size = penalty * a.square().sum(1).mean().clamp(min=1e-12)
-    weights: Tensor
-    if len(a) <= a.shape[1]:  # The smaller of two systems.
-        weights = a.T @ torch.linalg.solve(a @ a.T + size * torch.eye(len(a), dtype=a.dtype), b)
-    else:
-        weights = torch.linalg.solve(a.T @ a + size * torch.eye(a.shape[1], dtype=a.dtype), a.T @ b)
-    return lambda new: mean + (new - middle) @ weights
+def _regressed(z: Tensor, x: Tensor, scaling: ridge.Scaling) -> tuple[ridge.Ridge, Tensor]:
+    """The ridge regression of `x` on `z`, and the errors of such ones on rows that they were not fitted to."""
+    model = ridge.cross_chosen(z, x, _SEED, scaling)
+    return model, x - ridge.cross_fitted(z, x, model.penalty, _SEED, scaling=scaling)
 
 
 def _log_normal(values: Tensor, fitted_to: Tensor) -> Tensor:
@@ -83,12 +66,9 @@ def info_nce(messages: Tensor, secrets: Tensor, messages_new: Tensor, secrets_ne
 
     The critic is how well a ridge regression of secrets on messages, fitted to other clients, fits the pair.
     """
-    half = len(messages) // 2
-    errors, penalty = min(
-        ((_crossed(secrets, messages, half, each), each) for each in _RIDGES),
-        key=lambda found: float(found[0].square().mean()),
-    )
-    said = _ridge(messages, secrets, penalty)(messages_new)
+    # Not scaled: in what hardly differs between clients there is hardly more than noise.
+    model, errors = _regressed(messages, secrets, ridge.Standard.centred)
+    said = model(messages_new)
     scale = errors.square().mean().clamp(min=1e-12)
     scores = -torch.cdist(said, secrets_new).square() / (2 * scale)
     return scores.diagonal() - scores.logsumexp(1) + math.log(len(said))

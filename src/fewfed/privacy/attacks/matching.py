@@ -22,11 +22,41 @@ _AT_ONCE = 500
 
 
 @dataclass(frozen=True)
-class Likeness:
-    """How coordinates of a row follow from those of its reconstruction, along the axes in which rows differ most."""
+class Directions:
+    """The axes along which some rows differ most, most first."""
 
     mean: Tensor
     axes: Tensor
+    every: Tensor
+    """The coordinates of these rows."""
+
+    @classmethod
+    def of(cls, rows: Tensor, most: int = max(_AXES)) -> Directions:
+        mean = rows.double().mean(0)
+        centred = rows.double() - mean
+        # By the smaller of the two products: rows may have thousands of columns, of which few axes are wanted.
+        if len(rows) <= rows.shape[1]:
+            sizes, vectors = torch.linalg.eigh(centred @ centred.T)
+            axes = (centred.T @ vectors[:, -most:]).T
+            kept = sizes[-most:] > 1e-12 * sizes[-1].clamp(min=1e-300)
+            axes = torch.nn.functional.normalize(axes, dim=1) * kept[:, None]
+        else:
+            axes = torch.linalg.eigh(centred.T @ centred)[1][:, -most:].T
+        axes = axes.flip(0)
+        return cls(mean, axes, centred @ axes.T)
+
+    def first(self, count: int) -> Directions:
+        return Directions(self.mean, self.axes[:count], self.every[:, :count])
+
+    def coordinates(self, rows: Tensor) -> Tensor:
+        return (rows.double() - self.mean) @ self.axes.T
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How coordinates of a row follow from those of its reconstruction, along the axes in which rows differ most."""
+
+    along: Directions
     slope: Tensor
     rest: Tensor
     """Variance of a source's coordinates, given its reconstruction."""
@@ -34,24 +64,22 @@ class Likeness:
     """Variance of any row's coordinates."""
 
     @classmethod
-    def of(cls, rebuilt: Tensor, origins: Tensor, rows: Tensor, count: int) -> Likeness:
-        """From reconstructions whose sources are known: `origins` are numbers of `rows`, -1 where there are fewer."""
-        mean = rows.double().mean(0)
-        axes = torch.linalg.svd(rows.double() - mean, full_matrices=False)[2][:count]
-        every = (rows.double() - mean) @ axes.T
-        guess = ((rebuilt.double() - mean) @ axes.T)[:, None]
+    def of(cls, rebuilt: Tensor, origins: Tensor, along: Directions) -> Likeness:
+        """From reconstructions whose sources are known: `origins` are numbers of the rows that the axes are of, -1
+        where there are fewer."""
+        every, guess = along.every, along.coordinates(rebuilt)[:, None]
         there = (origins >= 0).to(every)[..., None]
         source = every[origins.clamp(min=0)]
         pairs = there.sum(0).sum(0).clamp(min=1)
         spread = every.square().mean(0).clamp(min=1e-300)
         slope = (there * source * guess).sum((0, 1)) / (there * guess.square()).sum((0, 1)).clamp(min=1e-300)
         left = (there * (source - slope * guess).square()).sum((0, 1)) / pairs
-        return cls(mean, axes, slope, torch.maximum(left, _LEAST * spread), spread)
+        return cls(along, slope, torch.maximum(left, _LEAST * spread), spread)
 
     def scores(self, rebuilt: Tensor, candidates: Tensor) -> Tensor:
         """Of each reconstruction (rows) and candidate (columns) how much likelier one is behind the other than any row
         is, but for what is the same in a row."""
-        guess, x = (((each.double() - self.mean) @ self.axes.T) for each in (rebuilt, candidates))
+        guess, x = self.along.coordinates(rebuilt), self.along.coordinates(candidates)
         alone = 0.5 * (x.square() @ (1 / self.spread - 1 / self.rest))
         found: Tensor = (guess * self.slope / self.rest) @ x.T + alone
         return found
@@ -73,11 +101,11 @@ Finds = Callable[[Tensor, Tensor, Tensor], Tensor]
 def best_way(rebuilt: Tensor, origins: Tensor, rows: Tensor) -> Finds:
     """How an attacker looks for sources: by likelihood along some number of axes, or by distance, whichever finds most
     of those it knows, each half after learning from the other."""
-    half = len(rebuilt) // 2
+    half, along = len(rebuilt) // 2, Directions.of(rows)
     parts = (slice(0, half), slice(half, None))
 
     def hits(count: int) -> int:
-        learnt = [Likeness.of(rebuilt[part], origins[part], rows, count) for part in parts]
+        learnt = [Likeness.of(rebuilt[part], origins[part], along.first(count)) for part in parts]
         tested = zip(learnt, reversed(parts), strict=True)
         return sum(int(one.re_identified(rebuilt[part], rows, origins[part]).sum()) for one, part in tested)
 
@@ -87,4 +115,4 @@ def best_way(rebuilt: Tensor, origins: Tensor, rows: Tensor) -> Finds:
     if not found or nearest >= max(found.values()):
         return similarity.re_identified
     best = max(found, key=lambda count: found[count])
-    return Likeness.of(rebuilt, origins, rows, best).re_identified
+    return Likeness.of(rebuilt, origins, along.first(best)).re_identified

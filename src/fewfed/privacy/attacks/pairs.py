@@ -90,12 +90,17 @@ def flat(values: Tensor, device: torch.device | str) -> Tensor:
     return values.detach().to(device=device, dtype=torch.float32).reshape(len(values), math.prod(values.shape[1:]))
 
 
+def pairs_wanted(case: Case) -> int:
+    """How many pairs an attacker learns from, as far as its rows give so many."""
+    return int(case.effort * (_ROWS_ON_GPU if case.device.type == "cuda" else _ROWS_ON_HOST))
+
+
 def known_of(case: Case, exchanged: Exchanged, victims: SharedRows) -> Known:
     """What an attacker knows that received what was broadcast and reads what some clients sent."""
     own, order = case.held, torch.randperm(len(case.held), generator=torch.Generator().manual_seed(case.seed))
     cut = max(1, int(_HELD * len(own)))
     kept, rest = own.rows(order[:cut]), own.rows(order[cut:])
-    count = int(case.effort * (_ROWS_ON_GPU if case.device.type == "cuda" else _ROWS_ON_HOST))
+    count = pairs_wanted(case)
     return Known(
         case,
         exchanged,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,8 +29,17 @@ class Standard:
         flat = deviation <= _LEAST * deviation.max().clamp(min=torch.finfo(torch.double).tiny)
         return cls(values.mean(0), torch.where(flat, 0.0, 1 / torch.where(flat, 1.0, deviation)))
 
+    @classmethod
+    def centred(cls, values: Tensor) -> Standard:
+        """With mean 0 and the deviations that they have: where a column says more, the more it differs."""
+        return cls(values.double().mean(0), torch.ones(values.shape[1], dtype=torch.double, device=values.device))
+
     def __call__(self, values: Tensor) -> Tensor:
         return (values.double() - self.mean) * self.scale
+
+
+Scaling = Callable[[Tensor], Standard]
+"""How columns are made comparable: `Standard.of` or `Standard.centred`."""
 
 
 @dataclass(frozen=True)
@@ -37,28 +47,36 @@ class Ridge:
     """A linear map from standardised columns to centred targets."""
 
     standard: Standard
-    weights: Tensor
+    rows: Tensor | None
+    """The standardised rows it was fitted to, where they are fewer than columns: products with them are looked at, and
+    the map itself, which may be very wide, is never written down."""
+    factors: Tensor
     offset: Tensor
     penalty: float
 
     def __call__(self, z: Tensor) -> Tensor:
-        return (self.standard(z) @ self.weights + self.offset).to(z.dtype)
+        return (_products(self.standard(z), self.rows) @ self.factors + self.offset).to(z.dtype)
+
+    @property
+    def weights(self) -> Tensor:
+        """The map, columns first."""
+        return self.factors if self.rows is None else self.rows.T @ self.factors
 
 
-def fitted(z: Tensor, x: Tensor, penalty: float) -> Ridge:
+def _products(a: Tensor, rows: Tensor | None) -> Tensor:
+    return a if rows is None else a @ rows.T
+
+
+def fitted(z: Tensor, x: Tensor, penalty: float, scaling: Scaling = Standard.of) -> Ridge:
     """The ridge regression of `x` on `z` (rows first) with one penalty."""
-    return _Solved.of(z, x).at(penalty)
+    return _Solved.of(z, x, scaling).at(penalty)
 
 
 def chosen(z: Tensor, x: Tensor, held_z: Tensor, held_x: Tensor) -> Ridge:
     """The one with the penalty that is best on held-out rows."""
-    solved = _Solved.of(z, x)
-
-    def error(penalty: float) -> float:
-        found = (solved.at(penalty)(held_z) - held_x).double().square().mean()
-        return float(found) if torch.isfinite(found) else float("inf")
-
-    return solved.at(min(PENALTIES, key=error))
+    solved = _Solved.of(z, x, Standard.of)
+    errors = solved.errors(held_z, held_x)
+    return solved.at(min(PENALTIES, key=lambda penalty: errors[penalty]))
 
 
 @dataclass(frozen=True)
@@ -68,28 +86,39 @@ class _Solved:
     standard: Standard
     offset: Tensor
     values: Tensor
-    left: Tensor
+    vectors: Tensor
     right: Tensor
+    rows: Tensor | None
 
     @classmethod
-    def of(cls, z: Tensor, x: Tensor) -> _Solved:
-        standard, offset = Standard.of(z), x.double().mean(0)
+    def of(cls, z: Tensor, x: Tensor, scaling: Scaling) -> _Solved:
+        standard, offset = scaling(z), x.double().mean(0)
         a, b = standard(z), x.double() - offset
         if len(a) <= a.shape[1]:  # Dual: w = A' (A A' + p)^-1 b.
             values, vectors = torch.linalg.eigh(a @ a.T)
-            return cls(standard, offset, values, a.T @ vectors, vectors.T @ b)
+            return cls(standard, offset, values, vectors, vectors.T @ b, a)
         values, vectors = torch.linalg.eigh(a.T @ a)  # Primal: w = (A' A + p)^-1 A' b.
-        return cls(standard, offset, values, vectors, vectors.T @ (a.T @ b))
+        return cls(standard, offset, values, vectors, vectors.T @ (a.T @ b), None)
 
     def at(self, penalty: float) -> Ridge:
+        return Ridge(self.standard, self.rows, self.vectors @ self._shrunk(penalty), self.offset, penalty)
+
+    def errors(self, z: Tensor, x: Tensor) -> dict[float, float]:
+        """Of each penalty the squared error on other rows, per number."""
+        along, wanted = _products(self.standard(z), self.rows) @ self.vectors, x.double() - self.offset
+        found = {each: float((along @ self._shrunk(each) - wanted).square().mean()) for each in PENALTIES}
+        return {each: error if math.isfinite(error) else math.inf for each, error in found.items()}
+
+    def _shrunk(self, penalty: float) -> Tensor:
         values = self.values.clamp(min=0)
         # Where columns depend on each other both products have zeros, which rounding must not turn into large numbers.
         size = values.mean().clamp(min=torch.finfo(torch.double).tiny)
-        weights = self.left @ (self.right / (values + penalty * size)[:, None])
-        return Ridge(self.standard, weights, self.offset, penalty)
+        return self.right / (values + penalty * size)[:, None]
 
 
-def cross_fitted(z: Tensor, x: Tensor, penalty: float, seed: int, folds: int = 4) -> Tensor:
+def cross_fitted(
+    z: Tensor, x: Tensor, penalty: float, seed: int, folds: int = 4, scaling: Scaling = Standard.of
+) -> Tensor:
     """What ridge regressions say of rows that they were not fitted to: what they say of others is as far off."""
     found = torch.empty_like(x)
     folds = min(folds, len(z))
@@ -97,16 +126,18 @@ def cross_fitted(z: Tensor, x: Tensor, penalty: float, seed: int, folds: int = 4
     for part in order.tensor_split(folds) if folds > 1 else []:
         rest = torch.ones(len(z), dtype=torch.bool, device=z.device)
         rest[part] = False
-        found[part] = fitted(z[rest], x[rest], penalty)(z[part])
+        found[part] = fitted(z[rest], x[rest], penalty, scaling)(z[part])
     return found if folds > 1 else x.mean(0).expand_as(x).clone()
 
 
-def cross_chosen(z: Tensor, x: Tensor, seed: int) -> Ridge:
+def cross_chosen(z: Tensor, x: Tensor, seed: int, scaling: Scaling = Standard.of) -> Ridge:
     """The ridge regression with the penalty that is best on rows left out in turn: for few rows."""
-    return best_view([z], x, seed)[1]
+    return best_view([z], x, seed, scaling=scaling)[1]
 
 
-def best_view(views: Sequence[Tensor], x: Tensor, seed: int, folds: int = 4) -> tuple[int, Ridge]:
+def best_view(
+    views: Sequence[Tensor], x: Tensor, seed: int, folds: int = 4, scaling: Scaling = Standard.of
+) -> tuple[int, Ridge]:
     """Which of several ways to look at the same rows is best on rows left out in turn, and its ridge regression."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
     errors = {(number, penalty): 0.0 for number in range(len(views)) for penalty in PENALTIES}
@@ -116,8 +147,7 @@ def best_view(views: Sequence[Tensor], x: Tensor, seed: int, folds: int = 4) -> 
         if not bool(rest.any()):
             break
         for number, z in enumerate(views):
-            solved = _Solved.of(z[rest], x[rest])
-            for penalty in PENALTIES:
-                errors[number, penalty] += float((solved.at(penalty)(z[part]) - x[part]).double().square().sum())
+            for penalty, error in _Solved.of(z[rest], x[rest], scaling).errors(z[part], x[part]).items():
+                errors[number, penalty] += error * len(part)
     number, penalty = min(errors, key=lambda each: errors[each])
-    return number, fitted(views[number], x, penalty)
+    return number, fitted(views[number], x, penalty, scaling)

@@ -16,7 +16,7 @@ from fewfed.data.examples import Examples
 from fewfed.privacy.attacks import decoders
 from fewfed.privacy.attacks.attack import Tell
 from fewfed.privacy.attacks.finding import Threat
-from fewfed.privacy.attacks.pairs import Known, Pairs, flat
+from fewfed.privacy.attacks.pairs import Known, Pairs, flat, pairs_wanted
 from fewfed.privacy.attacks.rebuilders import refined
 from fewfed.privacy.fitting import Rebuilding, answers, fit
 
@@ -56,6 +56,7 @@ class BySubstitute:
         rows = Examples(own, wanted[picks])
         epochs = max(1, round(steps * _BATCH / len(rows)))
         model = fit(net, rows, Alike(), epochs=epochs, batch=_BATCH, lr=2e-3, seed=seed, device=device, tell=tell)
+        own, labels = (each[: max(_LEAST, pairs_wanted(known.case))] for each in (own, labels))
         features = answers(net, model, own)
         cut, number = max(1, len(own) // 5), torch.arange(len(own), device=device)
         held, learn = (
