@@ -171,3 +171,24 @@ def test_own_objects_are_asked_for(tmp_path: Path) -> None:
 
 def test_nobody_is_told_where_nobody_listens() -> None:
     assert silent("words") is None
+
+
+def test_a_damaged_record_is_attacked_by_nobody(tmp_path: Path) -> None:
+    """An attack that could not read what was sent must not look like one that found nothing."""
+    folder = tmp_path / "run"
+    chosen = fewfed.Experiment(network="mlp", clients=3, cohort=2.0, rounds=1, executor="sequential", record="packets")
+    fewfed.run("fedavg", chosen, fewfed.Training(epochs=1), out=folder)
+    packet = next((folder / "packets").rglob("client-*.packet"))
+    content = packet.read_bytes()
+    packet.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(RunError, match=r"is damaged: .*; 1 packets are so"):
+        fewfed.attack(folder, "labels", effort=0.01)
+    packet.unlink()
+    with pytest.raises(RunError, match="1 packets are so"):
+        fewfed.attack(folder, "labels", effort=0.01)
+
+
+@pytest.mark.parametrize("device", ["tpu", "meta", "cpu:7", "cuda:99", "a b"])
+def test_a_device_that_is_not_here_is_a_sentence(device: str) -> None:
+    with pytest.raises(ConfigError, match="device = "):
+        Effort(device=device).chosen_device()

@@ -40,7 +40,13 @@ class Effort:
 
         if self.device.startswith("cuda") and not has_gpu():
             raise ConfigError(f"device = '{self.device}': found no CUDA device", key="device")
-        return torch.device(self.device or ("cuda" if has_gpu() else "cpu"))
+        try:
+            found = torch.device(self.device or ("cuda" if has_gpu() else "cpu"))
+        except RuntimeError as error:
+            raise ConfigError(f"device = '{self.device:.40}': expected cpu, cuda or cuda:0", key="device") from error
+        if found.type not in ("cpu", "cuda") or (found.index or 0) >= max(1, torch.cuda.device_count()):
+            raise ConfigError(f"device = '{self.device:.40}' is not here: expected cpu, cuda or cuda:0", key="device")
+        return found
 
 
 def open_case(folder: Path, wanted: Effort, own: Own, *, method: str = "", network: str = "") -> Case:
@@ -49,7 +55,10 @@ def open_case(folder: Path, wanted: Effort, own: Own, *, method: str = "", netwo
 
     device = wanted.chosen_device()
     opened, config = RunFolder.open(folder)
-    record: Recorded = Record.open(folder)
+    record = Record.open(folder)
+    # Whoever reads that an attack found nothing must not have to ask whether it saw what was sent.
+    if damaged := [why for _, why in record.problems() if why]:
+        raise RunError(f"{damaged[0]}; {len(damaged)} packets are so: an attack on the others would find less")
     resolved = Resolved.from_json(config)
     resolved = resolved.named(method) if method else resolved
     resolved = resolved.with_network(network) if network else resolved
