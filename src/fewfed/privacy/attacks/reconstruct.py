@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fewfed.privacy import pictures
-from fewfed.privacy.attacks import entropy, intervals, rounds, similarity
+from fewfed.privacy.attacks import entropy, intervals, similarity
 from fewfed.privacy.attacks.attack import Tell
 from fewfed.privacy.attacks.case import Case, Exchanged, some
 from fewfed.privacy.attacks.decoders import is_picture
@@ -42,15 +42,12 @@ class Reconstruct:
     name: str = "reconstruct"
     title: str = "inputs rebuilt from the rows that sites send"
     rebuilders: Sequence[Rebuilder] = REBUILDERS
-    over_rounds: bool = True
-    """Whether recorded rounds are also looked at together, where there are several."""
 
     def why_not(self, case: Case) -> str:
         return why_no_rows(case)
 
     def findings(self, case: Case, tell: Tell) -> list[Finding]:
-        found = [one for exchanged in case.with_rows() for one in self._of(case, exchanged, tell)]
-        return [*found, *(rounds.findings(case, self.name, tell) if self.over_rounds else [])]
+        return [one for exchanged in case.with_rows() for one in self._of(case, exchanged, tell)]
 
     def _of(self, case: Case, exchanged: Exchanged, tell: Tell) -> list[Finding]:
         tell(f"round {exchanged.round}, phase '{exchanged.phase}': pairs to learn from")
