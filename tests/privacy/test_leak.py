@@ -309,3 +309,15 @@ def test_rows_that_an_attacker_has_twice_do_not_cost_it_the_regression() -> None
     guess = Ridge(wide[fit], x[fit], 60)(wide[new])
     r2 = 1 - float((guess - x[new]).square().sum()) / float((x[new] - x[fit].mean(0)).square().sum())
     assert r2 > 0.8
+
+
+def test_codes_are_measured_as_the_numbers_they_stand_for(tmp_path: Path) -> None:
+    found = {}
+    for bits in (0, 8, 2):
+        values = {"bits": bits, "inner.share": 0.5}
+        few = Experiment(clients=6, cohort=3.0, rounds=2, executor="sequential")
+        found[bits] = run_method(
+            "quantised(flea)", few, Training(epochs=1), values=values, out=tmp_path / str(bits)
+        ).leak
+    assert all(leak is not None and leak.reidentified > 0.9 for leak in found.values()), found
+    assert found[2].r2 < found[0].r2  # type: ignore[union-attr]

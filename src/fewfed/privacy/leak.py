@@ -22,7 +22,7 @@ from fewfed.engine.threads import one_thread
 from fewfed.engine.turn import Member, context_of
 from fewfed.errors import told
 from fewfed.method import Combined
-from fewfed.phase import Clock, Phase
+from fewfed.phase import Clock, Combine, Phase
 from fewfed.privacy.inverting import inverted
 from fewfed.privacy.ridge import Ridge
 from fewfed.privacy.shared_rows import origins_of, row_upload
@@ -167,7 +167,7 @@ class _Truth:
 def _truth(view: RoundView, result: PhaseResult) -> _Truth:
     """Some of the rows that were sent. Combined rows come without names, in the order of the clients."""
     job, phase = view.job, result.phase
-    sent = _joined(result.combined, row_upload(phase))
+    sent = _joined(result.combined, phase)
     if not len(sent):
         raise _NothingToMeasure("no rows were sent in this round")
     clients, state = result.combined.clients, job.method.client_init(job.setup)
@@ -202,12 +202,12 @@ def _truth(view: RoundView, result: PhaseResult) -> _Truth:
     return _Truth(sent[picked].flatten(1), tuple(keys[number] for number in picked), rows, received)
 
 
-def _joined(combined: Combined, name: str) -> Tensor:
-    value = combined.values[name]
-    if isinstance(value, dict):  # One entry a client.
-        value = torch.cat([value[str(client)] for client in combined.clients])
-    found: Tensor = value
-    return found
+def _joined(combined: Combined, phase: Phase) -> Tensor:
+    """The rows of all clients as numbers."""
+    name, value = row_upload(phase), combined.values[row_upload(phase)]
+    one_a_client = phase.uploads[name].combine is Combine.KEEP
+    parts = [value[str(client)] for client in combined.clients] if one_a_client else [value]
+    return torch.cat([phase.does.decoded({name: part})[name] for part in parts])
 
 
 def _held(test: Examples, truth: _Truth, shared: Mapping[str, Any]) -> Examples:

@@ -80,12 +80,13 @@ def of_arrays(phase: Phase, arrays: Mapping[str, Tensor], origins: Tensor, rows:
 def of_client(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member, arrays: Tree) -> SharedRows:
     """The rows that a client of a simulation sent, with the truth about them, which no attacker is told."""
     ctx = context_of(job, phase, clock, shared, member)
-    return of_arrays(phase, arrays, origins_of(ctx, arrays[row_upload(phase)]), ctx.data)
+    sent = phase.does.decoded(dict(arrays))[row_upload(phase)]
+    return of_arrays(phase, arrays, origins_of(ctx, sent), ctx.data)
 
 
 def origins_of(ctx: Context, sent: Tensor) -> Tensor:
-    """The rows behind each row that a client of a simulation sent. Where its site's policy kept some back, those that
-    left are found among all that the method would have sent."""
+    """The rows behind each row that a client of a simulation sent, which are given as numbers. Where its site's policy
+    kept some back, those that left are found among all that the method would have sent."""
     origins = ctx.phase.does.origins(ctx)
     if len(sent) == len(origins):
         return origins
@@ -94,7 +95,8 @@ def origins_of(ctx: Context, sent: Tensor) -> Tensor:
             f"client {ctx.client} sent {len(sent)} of {len(origins)} rows in phase '{ctx.phase.name}', in which it "
             "trained too: which ones is not known; run it without a policy that keeps rows back"
         )
-    everything = _report(ctx).upload[row_upload(ctx.phase)].flatten(1).double().cpu()
+    all_sent: Tensor = ctx.phase.does.decoded(dict(_report(ctx).upload))[row_upload(ctx.phase)]
+    everything = all_sent.flatten(1).double().cpu()
     places, start = [], 0
     for row in sent.flatten(1).double().cpu():
         alike = torch.isclose(everything[start:], row, rtol=1e-3, atol=1e-5).all(1).nonzero().flatten()

@@ -63,7 +63,7 @@ class StandIn:
         held = self.rows.x.index_copy(0, self.slots.to(self.rows.x.device), x.to(self.rows.x.dtype))
         ctx = self.exchanged.context(self.number, Examples(held, self.rows.y))
         does = ctx.phase.does
-        sent: Tensor = does.end(does.begin(ctx), ctx).upload[row_upload(ctx.phase)]
+        sent: Tensor = does.decoded(dict(does.end(does.begin(ctx), ctx).upload))[row_upload(ctx.phase)]
         return sent.flatten(1)
 
     def sources(self, x: Tensor) -> Tensor:
