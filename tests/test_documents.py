@@ -246,5 +246,6 @@ def test_documented_commands_are_understood(line: str) -> None:
 @each_page()
 def test_documented_fields_exist(page: Path) -> None:
     known = executor_options().union(*(known_fields(name) for name in registered()))
+    known |= {f"{name}.{field}" for name in registered() for field in known_fields(name)}
     for name in re.findall(r"--set (?:training\.)?([a-z_0-9.]+)=", page.read_text()):
         assert name in known
