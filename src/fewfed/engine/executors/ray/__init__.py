@@ -1,0 +1,1 @@
+"""Processes on a Ray cluster, of this machine or of many."""
