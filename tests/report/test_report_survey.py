@@ -11,13 +11,16 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fewfed import compare, run, show
+from fewfed import Dataset, Examples, compare, run, show
 from fewfed.errors import RunError
 from fewfed.report.overview import Overview, overview
+from fewfed.report.page.contents import contents
 from fewfed.report.survey import look_at, survey
 from fewfed.runs.folder import CHECKPOINT, CONFIG, METRICS, RESULT
 from fewfed.version import __version__
@@ -299,3 +302,22 @@ def test_a_damaged_run_is_told_on_standard_error_and_is_no_error(
     assert code == 0
     assert "damaged" in out
     assert err.startswith(f"damaged: {tmp_path / 'a'}: ")
+
+
+def test_the_headline_number_of_segmented_images_is_called_what_it_is(tmp_path: Path) -> None:
+    """In their records `accuracy` is the Dice of foreground classes."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(8, 1, 16, 16)).astype(np.float32)
+    images = Examples(torch.tensor(x), torch.tensor((x[:, 0] > 0.5).astype(np.int64)))
+    sites = {"site": np.arange(8) % 2}
+    data = Dataset("vessels", images, images, 2, groups=sites, test_groups=sites, task="segmentation")
+    settings = {"split": "site", "clients": 0, "rounds": 1, "network": "unet-small"}
+    result = run("fedavg", settings, SHORT, data=data, out=tmp_path / "run", progress=False)
+    (found,) = survey([tmp_path])
+    assert found.metric == "dice"
+    assert found.summary is not None
+    assert found.summary.last == result.accuracy.last
+    assert found.curve == ((1, result.accuracy.last),)
+    assert "Dice in %" in str(overview([found]))
+    (task,) = contents([found]).tasks
+    assert "Judged by Dice on the test part" in " ".join(task.described)

@@ -124,6 +124,11 @@ def phase_text(phase: Mapping[str, Any]) -> str:
     return f"{phase['name']}: {sent}" + ("" if phase["when"] == "every round" else f", {phase['when']}")
 
 
+def phase_texts(method: Method) -> list[str]:
+    """What leaves a client, a line a phase."""
+    return [phase_text(_phase(phase, when)) for phase, when in phases(method)]
+
+
 def upload_text(name: str, upload: Mapping[str, Any]) -> str:
     """An upload in a table: its name, what it is if that is something else, and how it is combined."""
     role = "" if upload["role"] == name else f"{upload['role']}, "

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fewfed.engine import storage
 from fewfed.report.curves import plot_curves
+from fewfed.report.notebook import picture
 from fewfed.report.rendering import as_html, as_text
 from fewfed.report.table import Row, Spread, rich_table, rows, to_csv
 from fewfed.runs.cells import Update
 from fewfed.runs.comparison import Planned
 from fewfed.runs.results import Result, joined_notes
+
+if TYPE_CHECKING:
+    from fewfed.report.page.write import Written
 
 TABLE, PICTURE = "table.csv", "curves.png"
 
@@ -58,11 +62,15 @@ class Comparison:
         """Write the table into the folder."""
         storage.write(self.folder / TABLE, to_csv(self.rows).encode())
 
+    def report(self, baseline: str = "") -> Written:
+        """Write a page about these runs into the folder: `fewfed report`."""
+        from fewfed.report.page.write import PAGE, write_report
+
+        return write_report([Path(result.folder) for result in self.results], self.folder / PAGE, baseline=baseline)
+
     def plot(self) -> Path:
         """Draw accuracy by round into the folder; where the picture lies."""
-        folders: dict[str, list[Path]] = {}
-        for label, result in self.named:
-            folders.setdefault(label, []).append(Path(result.folder))
+        folders = {label: [Path(each.folder) for each in results] for label, results in self._by_label().items()}
         plot_curves(folders, self.folder / PICTURE, self.title)
         return self.folder / PICTURE
 
@@ -72,7 +80,14 @@ class Comparison:
     def _repr_html_(self) -> str:
         """For notebooks."""
         table = [{name: value for name, value in row.items() if name != "note"} for row in self.table]
-        return as_html(table, self.title if table else "", self._lines())
+        return as_html(table, self.title if table else "", self._lines()) + picture(self._by_label())
+
+    def _by_label(self) -> dict[str, list[Result]]:
+        """The runs of each method, by what it is called in the table."""
+        found: dict[str, list[Result]] = {}
+        for label, result in self.named:
+            found.setdefault(label, []).append(result)
+        return found
 
     def _lines(self) -> list[str]:
         notes = [f"data: {self.notes}"] if self.notes else []

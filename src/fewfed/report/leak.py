@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from fewfed.runs.results import Leak
 
-_ATTACKERS: Mapping[str, str] = MappingProxyType(
+ATTACKERS: Mapping[str, str] = MappingProxyType(
     {"ridge": "ridge regression", "inverting": "least squares with the model's weights"}
 )
 EXPLAINED = "leak: R2 of shared rows as an attacker reconstructs them, part re-identified"
@@ -19,7 +19,7 @@ def sentence(leak: Leak) -> str:
     return (
         f"shared rows: R2 {leak.r2:.2f} of their inputs reconstructed, {100 * leak.reidentified:.0f} % of {leak.rows} "
         f"re-identified among {leak.among} (chance {100 * leak.chance:.2g} %), by "
-        f"{_ATTACKERS.get(leak.attacker, leak.attacker)} and {leak.held} rows nobody trained on; round {leak.round}"
+        f"{ATTACKERS.get(leak.attacker, leak.attacker)} and {leak.held} rows nobody trained on; round {leak.round}"
     )
 
 

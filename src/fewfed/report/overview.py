@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,14 @@ from fewfed.report.table import Spread, caption, mean_of_known
 if TYPE_CHECKING:
     from rich.table import Table
 
-_AXES = ("preset", "data", "split", "clients", "rounds")
+AXES = ("preset", "data", "split", "clients", "rounds")
 """Columns that stand in the title of a printed table where all rows agree."""
 _MOST_SETTINGS = 5
 """Settings with a printed column of their own; more of them share one."""
 _PEERS = {"content of data": "data", "content of split": "split"}
 """Settings that not every run has are compared among runs of one method, or among those that agree in this."""
+_ATTACKS = ("attack", "attackers")
+"""Settings that are shown wherever clients attacked, also if they did so in all rows."""
 _MISSING = object()
 _WHOLE = 1e15
 """Whole numbers below it are written without an exponent."""
@@ -33,7 +36,7 @@ _WHOLE = 1e15
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seeds alone; what is unfinished or damaged stands by itself."""
+    """Runs of one state that differ in their seeds alone; what is damaged stands by itself."""
 
     runs: tuple[Found, ...]
 
@@ -49,9 +52,11 @@ class Group:
 
     @property
     def rounds(self) -> str:
-        """How many were asked for; of an unfinished run, how many of them are done."""
+        """How many were asked for; of unfinished runs, how many of them are done."""
         asked = "?" if self.first.rounds is None else str(self.first.rounds)
-        return asked if self.first.state == "finished" else f"{self.first.done}/{asked}"
+        done = sorted(run.done for run in self.runs)
+        so_far = " to ".join(str(count) for count in dict.fromkeys((done[0], done[-1])))
+        return asked if self.first.state == "finished" else f"{so_far}/{asked}"
 
     @property
     def remark(self) -> str:
@@ -86,11 +91,17 @@ class Overview:
     repeated: tuple[Path, ...] = ()
     """Folders that were left out, because another holds a run of the same settings and seed."""
 
-    @property
+    @cached_property
     def differing(self) -> list[str]:
-        """Settings that the rows do not share: any but a method's own; those where rows of one method differ."""
-        names = dict.fromkeys(name for group in self.groups for name in group.first.settings if name not in _AXES)
-        return [name for name in names if self._differs(name)]
+        """Settings that the rows do not share: any but a method's own; those where rows of one method differ. And who
+        attacked, where somebody did."""
+        names = dict.fromkeys(name for group in self.groups for name in group.first.settings if name not in AXES)
+        return [name for name in names if self._differs(name) or (name in _ATTACKS and self._attacked)]
+
+    @property
+    def _attacked(self) -> bool:
+        """Whether clients attacked in any of the runs."""
+        return any(group.first.settings.get("attackers") for group in self.groups)
 
     def _differs(self, name: str) -> bool:
         """Whether rows that could be taken for alike differ in a setting."""
@@ -142,36 +153,43 @@ class Overview:
     def plot(self, path: Path) -> None:
         """Draw the metric of the first row by round: a line for each row with that metric, over its seeds."""
         curves: dict[str, list[Curve]] = {}
-        for label, group in zip(self._labels(), self.groups, strict=True):
+        for label, group in zip(self.labels, self.groups, strict=True):
             if group.first.curve and group.first.metric == self.groups[0].first.metric:
-                unique = label if label not in curves else f"{label}, {group.first.folder}"
-                curves[unique] = [run.curve for run in group.runs]
+                curves[label] = [run.curve for run in group.runs if run.curve]
         draw_curves(curves, path, self.title, metric_of(self.groups[0].first.metric))
 
-    def _labels(self) -> list[str]:
-        """What each row is called in a picture; with its settings where it would be called like another."""
-        axes = [axis for axis in _AXES if axis not in self._common and axis != "rounds"]
+    @cached_property
+    def labels(self) -> list[str]:
+        """What each row is called in a picture; with its settings where it would be called like another, and with its
+        folder where these do not tell them apart either."""
+        axes = [axis for axis in AXES if axis not in self.common and axis != "rounds"]
         short = [
             _joined(group.first.method, *(group.axis(axis) for axis in axes), group.remark) for group in self.groups
         ]
         labels = []
         for label, group in zip(short, self.groups, strict=True):
-            settings = {name: value for name, value in group.first.settings.items() if name in self.differing}
-            told = [f"{name}={_text(value)}" for name, value in settings.items()] if short.count(label) > 1 else []
-            labels.append(_joined(label, *told))
+            alike = [other for other, name in zip(self.groups, short, strict=True) if name == label]
+            settings = [
+                name for name in self.differing if len({text_of(one.first.settings, name) for one in alike}) > 1
+            ]
+            told = [
+                f"{name}={text_of(group.first.settings, name)}" for name in settings if name in group.first.settings
+            ]
+            label = _joined(label, *told)
+            labels.append(label if label not in labels else _joined(label, printable(group.first.folder)))
         return labels
 
-    @property
-    def _common(self) -> dict[str, str]:
+    @cached_property
+    def common(self) -> dict[str, str]:
         """Axes on which all rows agree."""
-        values = {axis: {group.axis(axis) for group in self.groups} for axis in _AXES}
+        values = {axis: {group.axis(axis) for group in self.groups} for axis in AXES}
         return {axis: found.pop() for axis, found in values.items() if len(found) == 1}
 
     @property
     def title(self) -> str:
         """What all rows share."""
         words = {"clients": "{} clients", "rounds": "{} rounds", "preset": "preset {}"}
-        shared = {axis: value for axis, value in self._common.items() if value and (axis, value) != ("preset", "paper")}
+        shared = {axis: value for axis, value in self.common.items() if value and (axis, value) != ("preset", "paper")}
         return ", ".join(words.get(axis, "{}").format(value) for axis, value in shared.items())
 
     def rich_table(self) -> Table:
@@ -184,7 +202,7 @@ class Overview:
         several = any(len(group.runs) > 1 for group in self.groups)
         said = caption((group.first.metric for group in self.groups), several, leaks=leaks)
         made = Table(title=escape(self.title), caption=said, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-        axes = [axis for axis in _AXES if axis not in self._common]
+        axes = [axis for axis in AXES if axis not in self.common]
         settings = _columns(self.differing)
         for name in ("method", *axes, *settings):
             made.add_column(escape(name), overflow="fold")
@@ -220,12 +238,14 @@ class Overview:
         return as_html(self.table, self.title, self.remarks)
 
 
-def overview(found: Iterable[Found]) -> Overview:
-    """Runs as a table, in the order they were found."""
+def overview(found: Iterable[Found], *, unfinished_together: bool = False) -> Overview:
+    """Runs as a table, in the order they were found. `unfinished_together`: seeds that are still under way share a row,
+    too."""
     groups: dict[str, dict[int | None, Found]] = {}
     repeated: list[Path] = []
     for run in found:
-        key = _identity(run) if run.state == "finished" else str(run.folder)
+        together = run.state == "finished" or (run.state == "unfinished" and unfinished_together)
+        key = f"{run.state} {_identity(run)}" if together else str(run.folder)
         seeds = groups.setdefault(key, {})
         if run.seed in seeds:
             repeated.append(run.folder)
@@ -248,8 +268,13 @@ def _columns(names: Sequence[str]) -> dict[str, list[str]]:
 
 def _cell(settings: Mapping[str, Any], names: Sequence[str]) -> str:
     if len(names) == 1:
-        return _text(settings.get(names[0], _MISSING))
+        return text_of(settings, names[0])
     return ", ".join(f"{name}={_text(settings[name])}" for name in names if name in settings)
+
+
+def text_of(settings: Mapping[str, Any], name: str) -> str:
+    """A setting as it is shown; empty where a run has none of this name."""
+    return _text(settings.get(name, _MISSING))
 
 
 def _text(value: Any) -> str:

@@ -40,10 +40,10 @@ def as_html(rows: Sequence[Mapping[str, Any]], title: str, lines: Iterable[str])
     )
 
 
-def printable(value: Any) -> str:
+def printable(value: Any, most: int = _WIDTH) -> str:
     """A text of unknown origin, without what a terminal would take for a command, and not too long."""
     text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(value))
-    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]} ..."
+    return text if len(text) <= most else f"{text[:most]} ..."
 
 
 def _cell(value: Any) -> str:

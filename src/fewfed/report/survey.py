@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -33,13 +32,16 @@ from fewfed.version import __version__
 
 State = Literal["finished", "unfinished", "damaged"]
 
-_DEEPEST = 6
+DEEPEST = 6
 """Folders below one that is named in which runs are looked for."""
 _SHOWN_APART = ("data", "split", "rounds", "seed")
 """Fields of an experiment that every table has a column for."""
 _WITHOUT_EFFECT = ("executor", "checkpoint_seconds", "most_bytes", "most_ratio", "rows_public", "leak", *RECORDS)
 """Fields that say how something is computed, what is allowed or what is measured beside; not what is computed."""
 _DIGITS = 8
+_DICE = "dice"
+_LARGEST_WHOLE, _LARGEST = 1 << 53, 1e100
+"""No run writes larger numbers, and whoever computes with these need not fear for their squares."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def survey(folders: Sequence[Path]) -> list[Found]:
     """Every run in these folders and below them, each once."""
     found: dict[Path, Path] = {}
     for folder in folders:
-        here = list(_runs_below(folder, _DEEPEST))
+        here = list(_runs_below(folder, DEEPEST))
         if not here:
             raise RunError(f"'{folder}' holds no run: expected a run folder, or one with run folders below it")
         for each in here:
@@ -85,18 +87,27 @@ def survey(folders: Sequence[Path]) -> list[Found]:
     return [look_at(folder) for folder in found.values()]
 
 
-def look_at(folder: Path) -> Found:
-    """What one run folder holds."""
+Rounds = Callable[[OwnFolder, str], tuple[list[dict[str, Any]], str]]
+"""Reads the metrics of every finished round, and the digest of the last, given that of the configuration."""
+
+
+def look_at(folder: Path, rounds: Rounds | None = None) -> Found:
+    """What one run folder holds. `rounds`: how its metrics are read, for somebody who looks again and again."""
     blank = Found(folder, "damaged")
     try:
         own = OwnFolder(folder)
         version, config, chain = _config(own)
         blank = _described(blank, config)
-        records, chain = _records(own, chain)
+        records, chain = (rounds or _records)(own, chain)
         blank = dataclasses.replace(blank, done=len(records), clients=_clients(own) or blank.clients)
         finished = _finished(own, chain)
         made = _summed(blank, records) if finished is None else _concluded(blank, finished)
-        made = dataclasses.replace(made, curve=_curve(records, blank.metric), settings=_settings(version, config))
+        made = dataclasses.replace(
+            made,
+            curve=_curve(records, blank.metric),
+            settings=_settings(version, config),
+            metric=_headline(blank.metric, records),
+        )
     except (FewfedError, OSError) as error:
         return dataclasses.replace(blank, problem=in_one_line(error))
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -200,7 +211,10 @@ def _concluded(blank: Found, result: Mapping[str, Any]) -> Found:
         method=printable(result["method"]),
         preset=printable(result["preset"]),
         clients=_whole(result["clients"]),
-        summary=Summary(*(_number(summary[name]) for name in ("best", "last", "last10"))),
+        # Between sites whose policies keep scores at home nothing was measured.
+        summary=None
+        if summary["last"] is None
+        else Summary(*(_number(summary[name]) for name in ("best", "last", "last10"))),
         mb_up=_number(traffic["up"]) / 1e6,
         mb_down=_number(traffic["down"]) / 1e6,
         leak=_leak(Leak(**result["leak"])) if result.get("leak") else None,
@@ -228,6 +242,13 @@ def _curve(records: Sequence[Mapping[str, Any]], metric: str) -> tuple[tuple[int
     return tuple(
         (_whole(record["round"]), _number(record[metric])) for record in records if record.get(metric) is not None
     )
+
+
+def _headline(metric: str, records: Sequence[Mapping[str, Any]]) -> str:
+    """What the numbers are: where images are segmented, `accuracy` is their Dice, and a reader takes it for something
+    else under that name."""
+    segments = any(isinstance(record.get(_DICE), (int, float)) for record in records)
+    return _DICE if metric == "accuracy" and segments else metric
 
 
 def _settings(version: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,12 +305,12 @@ def _read(value: Any) -> Any:
 
 
 def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _LARGEST_WHOLE:
         raise TypeError(f"{value!r:.40} is no whole number")
     return value
 
 
 def _number(value: Any) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) <= _LARGEST:
         raise TypeError(f"{value!r:.40} is no finite number")
     return float(value)

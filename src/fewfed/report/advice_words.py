@@ -1,0 +1,151 @@
+"""Advice in plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fewfed.metric import Metric
+from fewfed.privacy.sharing import Share
+from fewfed.report.leak import EXPLAINED
+from fewfed.report.paired import CONFIDENCE, amount, sentence
+from fewfed.report.recommended import FAR, TELLING_SEEDS, WORTH, Choice, Evidence
+
+if TYPE_CHECKING:
+    from fewfed.report.advice import Advice
+
+
+def reasons(choice: Choice, evidence: Sequence[Evidence], metric: Metric) -> list[str]:
+    """What is recommended, why, what it brings over training alone and over the plain average, and what it leaks."""
+    chosen = choice.chosen
+    lines = [f"Recommended: {chosen.label}."]
+    if chosen.leaves.share is Share.NOTHING:
+        lines.append(_alone(choice, metric))
+    elif choice.is_simpler:
+        lines.append(f"{_ahead(choice)}: {_sentence(choice.best, choice, metric)}")
+    else:
+        lines.append("Nothing that sends less came as far on the validation rows.")
+    if unsure := choice.unsure(evidence):
+        names = " and ".join(each.label for each in unsure)
+        lines.append(f"That {names} would not do as well is likely, not certain: more seeds would tell.")
+    others = [each for each in evidence if each is not chosen and each is not choice.best]
+    told = [_sentence(each, choice, metric) for each in others if not each.is_reference]
+    lines += told
+    lines += [_reference(each, choice, metric) for each in others if each.is_reference]
+    test, half = chosen.interval(chosen.test)
+    lines.append(f"On the test rows, which decided nothing, {chosen.label} reaches {shown(test, half, metric)}.")
+    if chosen.leak_r2 is not None and chosen.leak_reidentified is not None:
+        lines.append(
+            f"What it shares is not private by itself: an attacker reconstructs it with R2 {chosen.leak_r2:.2f} and "
+            f"re-identifies {chosen.leak_reidentified:.0%} of it ('fewfed explain' says what leaves, docs/defences.md "
+            "what can be done)."
+        )
+    if chosen.rises:
+        lines.append(f"It was still getting better after {chosen.rounds} rounds: more may help.")
+    return lines
+
+
+def no_better_than_guessing(chosen: Evidence, metric: Metric, commonest: float) -> list[str]:
+    """A warning where what is recommended may be no more than the answer that most rows have. `commonest`: the part of
+    them."""
+    mean, half = chosen.interval(chosen.validation)
+    if metric.name != "accuracy" or not commonest or mean - (half or 0.0) > commonest:
+        return []
+    return [
+        f"Do not rely on it yet: always answering the commonest class is right on {commonest:.0%} of the training "
+        f"rows, and {chosen.label}'s {shown(mean, half, metric)} on the validation rows "
+        + ("is no more." if mean <= commonest else "is not beyond that for certain.")
+    ]
+
+
+def how(advice: Advice) -> list[str]:
+    """How it was found, what was left out, and what that leaves open."""
+    seeds = len(advice.seeds)
+    rates = (
+        "three learning rates of each method tried on a seed of their own"
+        if advice.baked.is_searched
+        else "not tuned: learning rates are the methods' own or yours"
+    )
+    lines = [
+        f"{advice.baked.seconds:.0f} s of {60 * advice.asked.minutes:.0f} s; {seeds} seed{'s' if seeds > 1 else ''}; "
+        f"{rates}; judged by the last third of the rounds on {advice.asked.validation:.0%} of every site's rows, which "
+        "nobody trained on; test rows were looked at afterwards."
+    ]
+    if seeds < TELLING_SEEDS:
+        lines.append(
+            f"{'One seed has no interval' if seeds == 1 else 'Two seeds have intervals too wide to be of use'}: what "
+            f"sends more is recommended only where it is ahead by more than {100 * FAR * WORTH:.0f} "
+            f"{'points' if advice.metric.is_share else 'percent of the other'}. More --minutes give more seeds."
+        )
+    full = max(each.rounds for each in advice.evidence)
+    shorter = [f"{each.label} {each.rounds}" for each in advice.evidence if each.rounds < full]
+    alone = [each.label for each in advice.evidence if each.is_alone]
+    drawn = advice.considered.look.cohort < advice.considered.look.sites
+    if alone and (shorter or drawn):
+        lines.append(
+            f"{full} rounds"
+            + (f" ({', '.join(shorter)})" if shorter else "")
+            + (f"; for {' and '.join(alone)} all sites train in every round" if drawn else "")
+            + "."
+        )
+    lines += [f"not tried: {each.label}: {each.why}" for each in advice.not_tried]
+    if advice.baked.unfinished:
+        lines.append(f"stopped at the end of the time: {', '.join(advice.baked.unfinished)}; the same command goes on")
+    return lines
+
+
+def title(advice: Advice) -> str:
+    look = advice.considered.look
+    rows = "every site's own rows" if advice.own else "rows of all sites"
+    return f"{look.data}, {look.split}, {look.sites} sites, {advice.metric.title} on {rows}"
+
+
+def caption(advice: Advice) -> str:
+    percent = " in %" if advice.metric.is_share else ""
+    lower = ", lower is better" if advice.metric.lower_is_better else ""
+    several = f"mean and {CONFIDENCE:.0%} interval over seeds" if len(advice.seeds) > 1 else "one seed, no interval"
+    parts = [f"{advice.metric.title}{percent}{lower}: {several}", "kB of all sites in a round"]
+    if any(each.leak_r2 is not None for each in advice.evidence):
+        parts.append(EXPLAINED)
+    if any(each.is_reference for each in advice.evidence):
+        parts.append("* a reference, never recommended")
+    return "; ".join(parts)
+
+
+def with_interval(mean: float, half: float | None, metric: Metric) -> str:
+    """A cell of the table."""
+    return amount(mean, metric) + ("" if half is None else f" ± {amount(half, metric)}")
+
+
+def shown(mean: float, half: float | None, metric: Metric) -> str:
+    return with_interval(mean, half, metric) + (" %" if metric.is_share else "")
+
+
+def _ahead(choice: Choice) -> str:
+    """Who was ahead of what is recommended, and why that is not enough."""
+    best, chosen = choice.best, choice.chosen
+    if best.leaves.share is chosen.leaves.share:
+        return f"{best.label} came out ahead on the validation rows, but not by enough, and it sends no less"
+    return (
+        f"{best.label} came out ahead on the validation rows, but not by enough to send more for it "
+        f"({best.leaves.told}; {chosen.label} sends {chosen.leaves.told})"
+    )
+
+
+def _alone(choice: Choice, metric: Metric) -> str:
+    if choice.is_simpler:
+        return (
+            "Whether training together pays here cannot be told: nothing was far ahead of every site training alone, "
+            "or ahead beyond chance, and what sends nothing is the simplest. The nearest: "
+            f"{_sentence(choice.best, choice, metric)}"
+        )
+    return "Training together does not pay here: every site alone does best on the validation rows."
+
+
+def _sentence(each: Evidence, choice: Choice, metric: Metric) -> str:
+    difference = choice.differences.get(each.spec)
+    return "" if difference is None else sentence(each.label, choice.chosen.label, difference, metric)
+
+
+def _reference(each: Evidence, choice: Choice, metric: Metric) -> str:
+    return f"With all rows in one place, for comparison: {_sentence(each, choice, metric)}"

@@ -1,0 +1,234 @@
+"""The tables of results: means and deviations, differences to the baseline, classes and sites."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from fewfed.metric import Metric, metric_of
+from fewfed.report import paired
+from fewfed.report.leak import cell as leak_cell
+from fewfed.report.overview import AXES, text_of
+from fewfed.report.page.detail import Score
+from fewfed.report.page.figures import intervals_figure
+from fewfed.report.page.setting import Labelled, Setting
+from fewfed.report.page.sheets import Cell, Sheet, begun, shade
+from fewfed.report.table import Spread, caption
+
+NAMES = {"best": "best", "last": "last", "last10": "last 10"}
+JUDGED = "last10"
+"""What differences are said of: the mean of the last ten evaluations, since the best round flatters."""
+_LAST = 10
+_LITTLE = 0.1  # Megabytes.
+MOST_CLASSES, MOST_SITES = 40, 60
+"""Columns and rows on the page; the files have all of them."""
+
+
+def results(setting: Setting) -> Sheet:
+    """One row a method (or setting of one), over its seeds."""
+    seen = setting.overview
+    metric = metric_of(setting.rows[0].group.first.metric)
+    axes = [axis for axis in AXES if axis not in ("rounds", "data", "split") and axis not in seen.common]
+    extra = [name for name in seen.differing if name != "metric"]
+    leaks = any(row.group.leak("r2") is not None for row in setting.rows)
+    states = any(not row.is_finished for row in setting.rows)
+    best = {name: _best([row for row in setting.rows if row.is_finished], name, metric) for name in NAMES}
+    rows = []
+    for row in setting.rows:
+        group = row.group
+        rows.append((
+            Cell(group.first.method),
+            *(Cell(group.axis(axis)) for axis in axes),
+            *(Cell(text_of(group.first.settings, name)) for name in extra),
+            *(_spread(group.spread(name), metric, row.label in best[name]) for name in NAMES),
+            Cell(str(len(group.runs)), len(group.runs)),
+            *(_megabytes(group.megabytes(name)) for name in ("mb_up", "mb_down")),
+            _seconds(row),
+            *([Cell(leak_cell(group.leak("r2"), group.leak("reidentified")), group.leak("r2"))] if leaks else []),
+            *([Cell("" if row.is_finished else group.remark)] if states else []),
+        ))  # fmt: skip
+    columns = ("method", *axes, *extra, *NAMES.values(), "seeds", "MB up", "MB down", "seconds",
+               *(["leak"] if leaks else []), *(["state"] if states else []))  # fmt: skip
+    said = caption([metric.name], any(len(row.group.runs) > 1 for row in setting.rows), leaks=leaks)
+    plain = tuple({**row, "metric": metric.name} for row in seen.table)
+    return Sheet("results", begun(said), columns, tuple(rows), plain, words=1 + len(axes) + len(extra),
+                 note=_averaged(setting.rows))  # fmt: skip
+
+
+def differences(setting: Setting) -> tuple[Sheet | None, tuple[str, ...], str]:
+    """The table of differences to the baseline, a sentence each, and a figure; nothing where there is nobody to
+    compare."""
+    baseline = setting.baseline
+    finished = [row for row in setting.rows if row.is_finished and row is not baseline]
+    others = [row for row in finished if row.by_seed(JUDGED)]
+    if baseline is None or not baseline.by_seed(JUDGED) or not others:
+        return None, (), ""
+    metric = metric_of(baseline.group.first.metric)
+    found = {
+        row.label: {name: paired.paired(row.by_seed(name), baseline.by_seed(name), metric) for name in NAMES}
+        for row in others
+    }
+    rows, plain, sentences, drawn = [], [], [], []
+    for row in others:
+        judged = found[row.label][JUDGED]
+        sentences.append(paired.sentence(row.label, baseline.label, judged, metric))
+        cells = [_difference(found[row.label][name], metric) for name in NAMES]
+        seeds = f"{judged.won} of {judged.seeds}"
+        rows.append((Cell(row.label), Cell(VERDICTS[judged.verdict]), *cells, Cell(seeds, judged.won)))
+        plain.append(_plain(row.label, baseline.label, metric, found[row.label]))
+        if judged.seeds:
+            drawn.append((row.label, _scaled(judged.mean, metric), _scaled(judged.half, metric), row.mark))
+    # As between sites whose policies keep scores at home.
+    sentences += [f"{row.label} was not scored and cannot be compared." for row in finished if row not in others]
+    unit = f"difference in {metric.title}{', points' if metric.is_share else ''}; mean of the last ten evaluations"
+    columns = ("method", "by last 10", *NAMES.values(), "better on")
+    several = any(half is not None for _, _, half, _ in drawn)
+    note = (
+        "± is half of a 95 % interval by Student's t over the differences of runs with the same seed, each interval "
+        "for itself; of several methods one may pass for different by chance."
+    )
+    note = note if several else "One seed, no interval: nothing is known about how differences vary."
+    sheet = Sheet("differences", f"Difference to {baseline.label}, paired by seed", columns, tuple(rows), tuple(plain),
+                  words=2, note=note)  # fmt: skip
+    figure = intervals_figure(drawn, unit, " ".join(sentences)) if several else ""
+    return sheet, tuple(sentences), figure
+
+
+VERDICTS = {
+    "better": "better",
+    "worse": "behind",
+    "alike": "cannot be told apart",
+    "one seed": "one seed, no interval",
+    "no pair": "no common seed",
+}
+
+
+def by_class(setting: Setting) -> Sheet | None:
+    """The last model, class by class: rows are methods."""
+    rows = [row for row in setting.rows if any(detail.per_class for detail in row.details)]
+    if not rows:
+        return None
+    tables = [_means([detail.per_class for detail in row.details]) for row in rows]
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    shown = names[:MOST_CLASSES]
+    cells = tuple(
+        (Cell(row.label), *(_share(table.get(name)) for name in shown)) for row, table in zip(rows, tables, strict=True)
+    )
+    plain = tuple({"method": row.label, **table} for row, table in zip(rows, tables, strict=True))
+    more = len(names) - len(shown)
+    note = f"{more} more classes are in the CSV file of this table." if more else ""
+    said = "Recall of each class (Dice where images are segmented), last model, % in the mean over seeds"
+    return Sheet("classes", said, ("method", *shown), cells, plain, note=note)
+
+
+def by_site(setting: Setting) -> Sheet | None:
+    """The last model, site by site: rows are sites, the smallest first."""
+    rows = [row for row in setting.rows if any(detail.per_site for detail in row.details)]
+    if not rows:
+        return None
+    metric = metric_of(rows[0].group.first.metric)
+    tables = {row.label: _means([detail.per_site for detail in row.details]) for row in rows}
+    sites = {score.name: score for row in rows for detail in row.details for score in detail.per_site}
+    ordered = sorted(sites.values(), key=lambda site: (site.train_rows or 0, site.name))
+    cells = tuple(
+        (
+            Cell(site.name), _whole(site.train_rows), _whole(site.test_rows),
+            *(_share(table.get(site.name), metric) for table in tables.values()),
+        )
+        for site in ordered[:MOST_SITES]
+    )  # fmt: skip
+    plain: tuple[dict[str, Any], ...] = tuple(
+        {
+            "site": site.name,
+            "train_rows": site.train_rows,
+            "test_rows": site.test_rows,
+            **{label: table.get(site.name) for label, table in tables.items()},
+        }
+        for site in ordered
+    )
+    more = len(ordered) - len(cells)
+    note = f"{more} larger sites are in the CSV file of this table." if more else ""
+    said = f"{begun(metric.title)} of the last model at each site{', %' if metric.is_share else ''}, mean over seeds"
+    return Sheet("sites", said, ("site", "training rows", "test rows", *tables), cells, plain, note=note)
+
+
+def _averaged(rows: Sequence[Labelled]) -> str:
+    """What "last 10" is. In short runs it is the mean of everything, the first rounds too."""
+    counts = sorted({len(run.curve) for row in rows for run in row.group.runs if run.curve})
+    if not counts:
+        return ""
+    few = f" Runs with fewer, as here with {counts[0]}, have all of them in it, the first too."
+    return f"Last 10 is the mean of the last ten evaluations.{few if counts[0] < _LAST else ''}"
+
+
+def _means(tables: Sequence[Sequence[Score]]) -> dict[str, float | None]:
+    found: dict[str, list[float]] = {}
+    for table in tables:
+        for score in table:
+            values = found.setdefault(score.name, [])
+            if score.value is not None:
+                values.append(score.value)
+    return {name: statistics.fmean(values) if values else None for name, values in found.items()}
+
+
+def _best(rows: Sequence[Labelled], name: str, metric: Metric) -> set[str]:
+    """Labels of the best rows: several where they came to the same; none where there is nobody to be better than."""
+    there = {row.label: spread.mean for row in rows if (spread := row.group.spread(name)) is not None}
+    if len(there) < 2:
+        return set()
+    best = (min if metric.lower_is_better else max)(there.values())
+    alike = {label for label, mean in there.items() if mean == best}
+    return alike if len(alike) < len(there) else set()
+
+
+def _spread(spread: Spread | None, metric: Metric, strong: bool) -> Cell:
+    if spread is None:
+        return Cell("")
+    return Cell(" ".join(spread.shown(metric).replace("±", "± ").split()), spread.mean, strong)
+
+
+def _difference(found: paired.Paired, metric: Metric) -> Cell:
+    if not found.seeds:
+        return Cell("")
+    half = "" if found.half is None else f" ± {paired.amount(found.half, metric)}"
+    return Cell(f"{paired.shown(found.mean, metric)}{half}", found.mean)
+
+
+def _plain(label: str, baseline: str, metric: Metric, found: dict[str, paired.Paired]) -> dict[str, Any]:
+    made: dict[str, Any] = {"method": label, "baseline": baseline, "metric": metric.name}
+    for name, one in found.items():
+        low, high = one.interval or (None, None)
+        made |= {f"{name}_difference": one.mean if one.seeds else None, f"{name}_low": low, f"{name}_high": high}
+    judged = found[JUDGED]
+    return {**made, "seeds": judged.seeds, "won": judged.won, "verdict": judged.verdict,
+            "unpaired_seeds": " ".join(str(seed) for seed in judged.unpaired)}  # fmt: skip
+
+
+def _megabytes(value: float | None) -> Cell:
+    """What is little is not nothing: logistic regression sends a few kilobytes."""
+    if value is None:
+        return Cell("")
+    return Cell(f"{value:.2g}" if 0 < value < _LITTLE else f"{value:.1f}", value)
+
+
+def _seconds(row: Labelled) -> Cell:
+    mean = statistics.fmean(detail.seconds for detail in row.details)
+    return Cell(f"{mean:.0f}", mean)
+
+
+def _share(value: float | None, metric: Metric | None = None) -> Cell:
+    if value is None:
+        return Cell("")
+    if metric is not None and not metric.is_share:
+        return Cell(f"{value:.3f}", value)
+    dark = 1 - value if metric is not None and metric.lower_is_better else value
+    return Cell(f"{100 * value:.0f}", value, shade=shade(dark))
+
+
+def _whole(value: int | None) -> Cell:
+    return Cell("") if value is None else Cell(str(value), value)
+
+
+def _scaled(value: float | None, metric: Metric) -> Any:
+    return None if value is None else 100 * value if metric.is_share else value

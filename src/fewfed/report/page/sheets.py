@@ -1,0 +1,130 @@
+"""A table of the page, and the same as Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "−": r"$-$",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+    }
+)
+_MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\|*_`[]<>#"})
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell as a reader sees it."""
+
+    text: str
+    value: float | None = None
+    """What rows are sorted by; None for words."""
+    strong: bool = False
+    """The best of its kind."""
+    shade: int | None = None
+    """From 0, the lightest, to 9, in a table that is also a picture."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table."""
+
+    name: str
+    """Of its files."""
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    plain: tuple[Mapping[str, Any], ...] = ()
+    """The same for programs: full numbers, a mean and a deviation in columns of their own. Without it, the texts."""
+    words: int = 1
+    """How many of the first columns hold words; all others numbers."""
+    note: str = ""
+
+    @property
+    def said(self) -> str:
+        """All that stands below it: without the note nobody knows what ± is."""
+        return f"{self.caption}. {self.note}".rstrip()
+
+    def markdown(self) -> str:
+        head = "| " + " | ".join(_marked(name) for name in self.columns) + " |"
+        rule = "|" + "|".join("---" if place < self.words else "--:" for place in range(len(self.columns))) + "|"
+        body = ["| " + " | ".join(_marked(cell.text, cell.strong) for cell in row) + " |" for row in self.rows]
+        return "\n".join([head, rule, *body, "", _marked(self.said), ""])
+
+    def latex(self) -> str:
+        """For `booktabs`."""
+        shape = "".join("l" if place < self.words else "r" for place in range(len(self.columns)))
+        body = [" & ".join(_set(cell.text, cell.strong) for cell in row) + r" \\" for row in self.rows]
+        return "\n".join(
+            [
+                r"% \usepackage{booktabs}",
+                r"\begin{table}",
+                r"\centering",
+                rf"\begin{{tabular}}{{{shape}}}",
+                r"\toprule",
+                " & ".join(_set(name) for name in self.columns) + r" \\",
+                r"\midrule",
+                *body,
+                r"\bottomrule",
+                r"\end{tabular}",
+                rf"\caption{{{_set(self.said)}}}",
+                r"\end{table}",
+                "",
+            ]
+        )
+
+    def csv(self) -> str:
+        rows: Sequence[Mapping[str, Any]] = self.plain or [
+            {name: cell.text for name, cell in zip(self.columns, row, strict=True)} for row in self.rows
+        ]
+        out = io.StringIO()
+        names = list(dict.fromkeys(name for row in rows for name in row)) or list(self.columns)
+        writer = csv.DictWriter(out, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return out.getvalue()
+
+    def files(self) -> dict[str, str]:
+        """By name."""
+        return {f"{self.name}.md": self.markdown(), f"{self.name}.tex": self.latex(), f"{self.name}.csv": self.csv()}
+
+
+def words(*texts: str) -> tuple[Cell, ...]:
+    return tuple(Cell(text) for text in texts)
+
+
+def shade(share: float | None) -> int | None:
+    """How dark a cell is for a number between 0 and 1."""
+    return None if share is None else min(9, max(0, int(10 * share)))
+
+
+def begun(text: str) -> str:
+    """A text as a sentence begins: names such as AUC stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
+def _marked(text: str, strong: bool = False) -> str:
+    plain = " ".join(text.split()).translate(_MARKDOWN)
+    return f"**{plain}**" if strong and plain else plain
+
+
+def _set(text: str, strong: bool = False) -> str:
+    plain = " ".join(text.split()).translate(_LATEX)
+    return rf"\textbf{{{plain}}}" if strong and plain else plain
