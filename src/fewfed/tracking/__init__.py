@@ -1,0 +1,1 @@
+"""Rounds shown by other programs: TensorBoard, MLflow, Weights & Biases."""
