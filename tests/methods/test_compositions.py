@@ -36,6 +36,13 @@ from support import context, digits, digits_federation, digits_network, job_of, 
     [
         *("sem(flea)", "fedfa(flea)", "sem(scaffold)", "ccvr(fedntd)", "mixstyle(fedfa(fedprox))"),
         *("noised(grouped(flea))", "quantised(noised(fedfed))", "sem(decorrelated(quantised(flea)))"),
+        *("averaged(sem(flea))", "averaged(scaffold)", "sem(averaged(fedavg))", "ccvr(averaged(fedavg))"),
+        *("recalibrated(grouped(flea))", "quantised(recalibrated(grouped(flea)))", "recalibrated(averaged(sem(flea)))"),
+        *(
+            "averaged(recalibrated(rationed(quantised(blurred(grouped(flea))))))",
+            "rationed(sem(recalibrated(quantised(flea))))",
+        ),
+        *("sem(potluck)", "fedfa(potluck)"),
         *("sem(fedrobust)", "sem(fedbr)", "sem(fedgen-latent)", "mixup(ccvr(sem(fedavg)))"),
     ],
 )
@@ -73,6 +80,7 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     "fedgen-latent": {"steps": 2, "batch": 8},
     "flair": {"init_epochs": 1},
     "grouped": {"k": 2},
+    "potluck": {"k": 2},
 }
 """What a method does often, only a few times, and from the second round on what it begins with later; few rows; noise
 that three clients do not drown in."""
@@ -82,7 +90,8 @@ PERSONAL = ("fedbn", "flair", "flute", "local")
 LABELS = (
     *("fedbr", "fedfa-anchor", "fedfed", "fedgen", "fedgen-latent", "fedlc", "fedntd", "fedproto", "fedrs"),
     *("flair", "flea", "flute"),
-    *("bottlenecked", "decorrelated", "grouped", "noised", "quantised"),
+    *("blurred", "bottlenecked", "decorrelated", "grouped", "noised", "quantised", "rationed", "recalibrated"),
+    "potluck",
 )
 """Methods that compare, count, generate or share class labels beside the task's loss."""
 MIXES_LABELS = ("mixup", "manifold-mixup", "moex")
@@ -90,17 +99,24 @@ APART = ("fedfa", "fedfa-anchor", "fedfed", "fedgen-latent", "fedrobust", *MIXES
 """Methods whose loss or steps make no sense for one row of a batch at a time, or that upload what dp hides."""
 CENTRAL = (("central-dp", "mixstyle"), ("mixstyle", "central-dp"))
 AT_CUT = ("bottlenecked", "decorrelated")
-DEFENCES = (*AT_CUT, "grouped", "noised", "quantised")
+DEFENCES = (*AT_CUT, "blurred", "grouped", "noised", "quantised")
 """Alone they are around a method that shares features."""
+AROUND_FLEA = ("rationed", "recalibrated")
 AVERAGES = ("fedbr", "fedmix")
 SENDS_INPUTS = (*AVERAGES, "feddata", "fedfed")
-SENDS_ROWS = (*DEFENCES, *SENDS_INPUTS, "ccvr", "flea")
+SENDS_FEATURES = (*DEFENCES, "ccvr", "flea", "potluck", "rationed", "recalibrated")
+SENDS_ROWS = (*SENDS_FEATURES, *SENDS_INPUTS)
 
 REFUSED: Mapping[tuple[str, str], str] = {
     **{("sem", name): "keeps models at its clients" for name in PERSONAL},
     ("sem", "single"): "clients of 'single' train in train \\(union\\)",
     ("sem", "fedfed"): "clients of 'fedfed' train in distil \\(round\\), train \\(round\\)",
     ("sem", "sem"): "clients of 'sem\\(fedavg\\)' train in train-leg1 \\(round\\), train-leg2 \\(round\\)",
+    **{("averaged", name): "keeps models at its clients" for name in PERSONAL},
+    **{("rationed", name): "send none" for name in registered() if name not in SENDS_ROWS},
+    **{("recalibrated", name): "send none" for name in registered() if name not in SENDS_FEATURES},
+    **{("rationed", name): "hands on fewer rows already" for name in ("potluck", "rationed")},
+    **{("recalibrated", name): "retrained at the server already" for name in ("potluck", "recalibrated")},
     **{("ccvr", name): "retrains one common model, which .* does not have" for name in PERSONAL},
     ("ccvr", "ccvr"): "calibrates already",
     ("fedfa", "fedfa"): "has FedFA's noise and statistics already",
@@ -110,7 +126,7 @@ REFUSED: Mapping[tuple[str, str], str] = {
     **{("dp", name): "looks at rows of the client" for name in ("elastic", "fedbr", "fedfa-fair", "fedfv", "fedproto")},
     **{("dp", name): "rows of a batch against each other" for name in ("feddecorr", "flair", "flea")},
     **{("dp", name): "takes several gradients a step" for name in ("fedharmo", "fedsam")},
-    **{("dp", name): "cannot be trained on rows one by one" for name in (*APART, *DEFENCES)},
+    **{("dp", name): "cannot be trained on rows one by one" for name in (*APART, *DEFENCES, *AROUND_FLEA)},
     **{(name, "dp"): "cannot be trained on rows one by one" for name in ("fedfa", *MIXES_LABELS)},
     ("dp", "dp"): "clips gradients of rows already",
     ("dp", "feddata"): "trains on other rows than the client's own",
@@ -120,7 +136,12 @@ REFUSED: Mapping[tuple[str, str], str] = {
     **{(outer, inner): "send inputs, which no training changes" for outer in AT_CUT for inner in SENDS_INPUTS},
     **{(outer, outer): "does what .* does already" for outer in AT_CUT},
     **{("grouped", inner): "does not send rows one by one" for inner in (*AVERAGES, "grouped")},
-    **{(outer, "quantised"): "these are codes" for outer in DEFENCES if outer != "decorrelated"},
+    **{
+        (outer, inner): "these are codes"
+        for outer in DEFENCES
+        for inner in ("quantised", "potluck")
+        if outer != "decorrelated"
+    },
 }
 """Every pair that cannot be, and a part of the reason."""
 PAIRS = [(outer, inner) for outer in WRAPPERS for inner in registered() if (outer, inner) not in REFUSED]

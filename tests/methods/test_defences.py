@@ -13,6 +13,7 @@ from fewfed.engine.executors.cuda.executor import Device
 from fewfed.engine.executors.cuda.options import Options
 from fewfed.errors import ConfigError
 from fewfed.method import Combined, Context, Method, Report, Setup
+from fewfed.methods.blurred import Blurred
 from fewfed.methods.bottlenecked import Bottlenecked
 from fewfed.methods.decorrelated import Decorrelated
 from fewfed.methods.grouped import Grouped
@@ -52,6 +53,7 @@ class AtOnce(Method):
 
 AROUND: dict[str, Any] = {
     "noised": Noised(AtOnce(), clip=30.0, sigma=0.1),
+    "blurred": Blurred(AtOnce(), noise=2.0),
     "quantised": Quantised(AtOnce(), bits=4),
     "decorrelated": Decorrelated(AtOnce()),
     "bottlenecked": Bottlenecked(AtOnce(), weight=0.1, noise=3.0),
@@ -68,7 +70,10 @@ def test_they_protect_what_is_sent_with_the_model(name: str) -> None:
     clean = job.net.apply(model, rows, stop=1, train=False)
     moved = (phase.does.decoded(packet.arrays)["features"] - clean).double()
     expected = {"noised": 3.0, "bottlenecked": 3.0, "decorrelated": 0.0}
-    if name in expected:
+    if name == "blurred":
+        spread = clean.flatten(1).double().std(dim=1, correction=0).view(-1, 1, 1, 1)
+        assert float((moved / spread).std()) == pytest.approx(2.0, rel=0.02)
+    elif name in expected:
         assert float(moved.std()) == pytest.approx(expected[name], rel=0.02, abs=1e-6)
     else:
         step = (clean.flatten(1).amax(1) - clean.flatten(1).amin(1)) / 15
@@ -77,7 +82,7 @@ def test_they_protect_what_is_sent_with_the_model(name: str) -> None:
     assert (name in done.metrics[0]["phases"]["train"]["terms"]) == (name in ("decorrelated", "bottlenecked"))
 
 
-@pytest.mark.parametrize("name", ["noised", "bottlenecked"])
+@pytest.mark.parametrize("name", ["noised", "blurred", "bottlenecked"])
 def test_clients_that_are_computed_side_by_side_have_noise_of_their_own(name: str) -> None:
     job = job_of(AROUND[name], digits_federation(4, 14))
     stacked = run(job, rounds=1, cohort=4, executor=Device(job, options=Options(device="cpu", mode="stacked", stack=4)))

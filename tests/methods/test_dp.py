@@ -174,8 +174,14 @@ REFUSED = {
     "fedproto": "looks at rows of the client",
     "feddata": "trains on other rows than the client's own",
     "fedsam": "takes several gradients a step",
-    "mixup": "rows one by one",
-    "fedfa": "rows one by one",
+    "mixup": r"not of one row by itself: it looks for other rows .* \(in loss, mixup.py, line \d+\)",
+    "manifold-mixup": "not of one row by itself",
+    "moex": "not of one row by itself",
+    "fedfed": "not of one row by itself",
+    "fedfa": "not of one row by itself",
+    "fedfa-anchor": "not of one row by itself",
+    "fedrobust": r"asks for gradients of '.*' too",
+    "fedgen-latent": "looks at class counts of the client",
     "dp": "clips gradients of rows already",
 }
 
@@ -184,6 +190,25 @@ REFUSED = {
 def test_what_cannot_be_bounded_row_by_row_is_refused_before_it_runs(inner: str) -> None:
     with pytest.raises(ConfigError, match=REFUSED[inner]):
         job_with(choose(f"dp({inner})").method).check()
+
+
+TORCHS_WORDS = ("Error", "out of bounds", "aten::", "batch_size", "captured", "Hidden")
+
+
+@pytest.mark.parametrize("inner", REFUSED)
+def test_refusals_are_sentences_of_this_project(inner: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        job_with(choose(f"dp({inner})").method).check()
+    assert not [word for word in TORCHS_WORDS if word in str(found.value)]
+
+
+def test_a_mistake_in_a_loss_is_not_taken_for_rows_that_belong_together() -> None:
+    class Wrong(FedAvg):
+        def loss(self, work: Any, ctx: Any, batch: Any) -> dict[str, Tensor]:
+            return {"task": batch.nothing}
+
+    with pytest.raises(ConfigError, match=r"AttributeError: .*'nothing' \(in \w+, test_dp.py, line \d+\)"):
+        job_with(DP(Wrong())).check()
 
 
 def test_a_wrapper_outside_that_takes_gradients_itself_is_refused() -> None:

@@ -102,6 +102,19 @@ def test_the_loss_is_the_sum_of_the_published_terms() -> None:
     assert not terms["correlation"].requires_grad
 
 
+def test_unmixed_rows_have_a_term_of_their_own_where_it_is_asked_for() -> None:
+    ctx, work, batch = step()
+    plain, ours = FLea().loss(work, ctx, batch), FLea(raw=0.7).loss(trainable(ctx.net.model()), ctx, batch)
+    model = ctx.net.model()
+    own = ctx.net.apply(model, batch.x, stop=1)
+    expected = 0.7 * cross_entropy(ctx.net.apply(model, own, start=1), batch.y)
+    assert set(ours) == {*plain, "raw"}
+    assert float(ours["raw"].detach()) == pytest.approx(float(expected), rel=1e-6)
+    assert all(torch.equal(ours[name], plain[name]) for name in plain)
+    first = FLea(raw=0.7).loss(work, context(ctx.net, ctx.data, {"model": ctx.shared["model"]}), batch_of(ctx.data))
+    assert "raw" not in first, "where nothing is mixed, the task's term is that of unmixed rows"
+
+
 def test_the_first_round_has_no_mixture_and_a_teacher_on_the_inputs() -> None:
     ctx, work, batch = step()
     shared = {"model": ctx.shared["model"]}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from packets import sent
 
+from fewfed.conformance.clients import plain_network
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
 from fewfed.engine.job import Job
@@ -107,6 +108,48 @@ def test_groups_stay_the_same_unless_they_are_to_be_fresh() -> None:
         for client in range(3):
             assert found[0, client]
             assert (found[0, client] == found[1, client]) is not fresh
+
+
+def test_over_all_rounds_fixed_groups_are_no_more_than_a_class_has_whole_groups() -> None:
+    """And fresh ones are more with every round."""
+    distinct = {}
+    for fresh in (False, True):
+        job = job_with("grouped(flea)", {"k": 5, "fresh": fresh, "inner.share": 1.0})
+        found = groups_in(job, rounds=6)
+        for client in range(3):
+            labels = job.federation.examples(client).y
+            groups = set().union(*(found[round, client] for round in range(6)))
+            by_class = Counter(int(labels[min(group)]) for group in groups)
+            held = Counter(labels.tolist())
+            if not fresh:
+                assert by_class == +Counter({label: count // 5 for label, count in held.items()})
+            distinct[fresh, client] = len(groups)
+    assert all(distinct[True, client] > 3 * distinct[False, client] for client in range(3))
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_who_knows_the_groups_solves_for_rows_where_groups_are_fresh_and_the_network_stands_still(fresh: bool) -> None:
+    """Averages are linear in features. Rounds of fresh groups determine every row; fixed ones only ever their means."""
+    rounds, k = 12, 5
+    values = {"k": k, "fresh": fresh, "inner.share": 1.0}
+    training = {"optimizer": "sgd", "lr": 1e-12, "lr_floor": 0.0}
+    federation = digits_federation(1, 60)
+    job = job_of(choose("grouped(flea)", values).method, federation, net=plain_network(), training=training)
+    packets, _ = sent(job, rounds=rounds, cohort=1)
+    rows = len(federation.examples(0))
+    system, averages = [], []
+    for phase, shared, packet in packets:
+        member = Member(packet.sender, {}, job.method.client_init(job.setup))
+        ctx = context_of(job, phase, Clock(packet.round, rounds, 1), shared, member)
+        origins = phase.does.origins(ctx)
+        system.append(torch.zeros(len(origins), rows, dtype=torch.float64).scatter(1, origins, 1 / k))
+        averages.append(packet.arrays["features"].flatten(1).double())
+    solved = torch.linalg.lstsq(torch.cat(system), torch.cat(averages), driver="gelsd").solution
+    truth = job.net.apply(job.net.model(), federation.examples(0).x, stop=phase.does.shares_at(ctx), train=False)
+    error = (solved - truth.flatten(1).double()).norm(dim=1) / truth.flatten(1).double().norm(dim=1)
+    large = torch.isin(federation.examples(0).y, federation.examples(0).y.bincount().argmax())
+    found = float((error[large] < 0.01).double().mean())
+    assert found == (1.0 if fresh else 0.0)
 
 
 def test_the_declared_number_of_rows_is_the_least_that_holds() -> None:

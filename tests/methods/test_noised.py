@@ -102,3 +102,15 @@ def test_labels_and_the_model_are_sent_as_they_are() -> None:
     plain, noisy = (sent(job_of(method))[1] for method in (FLea(share=0.5), Noised(FLea(share=0.5))))
     model, inner = plain.server["model"], noisy.server["inner"]["model"]
     assert all(torch.equal(model["params"][name], inner["params"][name]) for name in model["params"])
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_no_row_is_longer_than_the_bound_says_in_any_precision(kind: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(4)
+    rows = (torch.randn(3000, 50, generator=random) * torch.rand(3000, 1, generator=random)).to(kind)
+    found = clipped(rows, 1.0)
+    length, before = (each.double().norm(dim=1) for each in (found, rows))
+    assert found.dtype is kind
+    assert float(length.max()) <= 1 + 1e-6
+    assert float(length[before > 1].min()) >= 1 - 3 * torch.finfo(kind).eps
+    assert torch.equal(found[before <= 1], rows[before <= 1])

@@ -60,10 +60,10 @@ Collaborative Inference Systems, CVPR 2025"
         return dataclasses.replace(phase, does=Narrow(self, phase))
 
     def protected(self, phase: Phase) -> Phase:
-        return dataclasses.replace(phase, does=Blurred(self, phase))
+        return dataclasses.replace(phase, does=Noisy(self, phase))
 
 
-class Blurred(Protected[Bottlenecked]):
+class Noisy(Protected[Bottlenecked]):
     """Features leave with the noise that training knows."""
 
     def shielded(self, rows: Tree, ctx: Context) -> Tree:
@@ -71,7 +71,7 @@ class Blurred(Protected[Bottlenecked]):
         return {name: value + self.wrapper.noise * noise[name] for name, value in rows.items()}
 
 
-class Narrow(Guarded[Bottlenecked], Blurred):
+class Narrow(Guarded[Bottlenecked], Noisy):
     """Training with noise at the cut, and with the penalty as one term more."""
 
     def draw(self, random: Random, ctx: Context, size: int) -> Tree:

@@ -1,23 +1,22 @@
 """CCVR."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.errors import ConfigError, RunError
 from fewfed.losses.features import class_sums, flat_features
-from fewfed.method import Batch, Combined, Context, Method, Part, Preset, Report, Setup
+from fewfed.method import Combined, Context, Method, Part, Preset, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts import cuts
 from fewfed.methods.parts.buffer import fixed_rows
+from fewfed.methods.parts.retraining import RETRAINED, Retrain, retraining, with_later
 from fewfed.methods.parts.sharing import SendsFeatures
-from fewfed.phase import EQUAL, Clock, Cohort, Combine, Phase, Role, Upload, shared_rows
+from fewfed.phase import Clock, Cohort, Combine, Phase, Role, Upload, shared_rows
 from fewfed.plan import Random
 from fewfed.settings import setting
 from fewfed.tree import Tree
@@ -30,9 +29,6 @@ MOMENTS = MappingProxyType(
         "outer": Upload(Combine.SUM, Role.STATISTICS),
         "count": Upload(Combine.SUM, Role.COUNTS),
     }
-)
-RETRAINING: Mapping[str, Any] = MappingProxyType(
-    {"optimizer": "adam", "reset": "round", "weight_decay": 0.0, "clip": 0.0, "batch_rule": "fill", "lr_decay": 0.0}
 )
 
 
@@ -98,12 +94,10 @@ class CCVR(Wrapper):
         if not due or not self.epochs:
             return before
         rows = shared_rows(self.share, features=cuts.role_at(self.cut), labels=Role.LABELS)
-        training = {**RETRAINING, "lr": self.lr, "batch": self.batch}
-        made = {"retrained": Upload(Combine.MEAN, Role.MODEL)}
         return (
             *before,
             Phase(COLLECT, Collect(self), 0, rows if self.form == "features" else MOMENTS, Cohort.ALL),
-            Phase(CALIBRATE, Calibrate(self), self.epochs, made, Cohort.SERVER, weight=EQUAL, training=training),
+            retraining(CALIBRATE, Calibrate(self), self.epochs, self.batch, self.lr),
         )
 
     def predictor(self, server: Tree, state: Tree) -> Tree:
@@ -145,8 +139,11 @@ class Collect(SendsFeatures, Part[CCVR]):
         return {**server, "own": combined.values}
 
 
-class Calibrate(Part[CCVR]):
+class Calibrate(Retrain[CCVR]):
     """The server retrains the stages behind the cut on what it collected."""
+
+    def start(self, known: Setup | Context) -> int:
+        return self.method.position(known)
 
     def broadcast(self, server: Tree) -> Tree:
         return {"model": self.method.trained(server), **server["own"]}
@@ -161,23 +158,8 @@ class Calibrate(Part[CCVR]):
         totals = pooled(ctx.shared["sum"], ctx.shared["outer"], ctx.shared["count"])
         return sampled(totals, self.method.samples, ctx.plan.random(ctx.clock.round, "gaussian", ctx.client), ctx.dtype)
 
-    def begin(self, ctx: Context) -> Tree:
-        after = ctx.net.stages[self.method.position(ctx) :]
-        return {
-            part: tree.clone({name: value for name, value in leaves.items() if name.split(".")[0] in after})
-            for part, leaves in ctx.shared["model"].items()
-        }
-
-    def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
-        output = ctx.net.apply(work, batch.x, start=self.method.position(ctx))
-        return {"retrain": ctx.task.loss(output, batch.y)}
-
-    def end(self, work: Tree, ctx: Context) -> Report:
-        return Report({"retrained": work}, {}, 1.0)
-
     def absorb(self, server: Tree, combined: Combined) -> Tree:
-        model, retrained = self.method.trained(server), combined.values["retrained"]
-        return {**server, "own": {"calibrated": {part: {**model[part], **retrained[part]} for part in model}}}
+        return {**server, "own": {"calibrated": with_later(self.method.trained(server), combined.values[RETRAINED])}}
 
 
 def moments(z: Tensor, y: Tensor, classes: int) -> Tree:

@@ -11,10 +11,10 @@ from torch import Tensor
 from fewfed.data.examples import Examples
 from fewfed.errors import ConfigError
 from fewfed.mechanism import Mechanism
-from fewfed.method import Batch, Context, Differentiate, Method, RowByRow, Setup
+from fewfed.method import Batch, Context, Differentiate, Method, Report, RowByRow, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts.augmentation import inner_batch
-from fewfed.methods.parts.blind import blind, without_rows
+from fewfed.methods.parts.blind import blind, refuse_hidden, without_rows
 from fewfed.phase import Clock, Phase
 from fewfed.plan import Random
 from fewfed.settings import setting
@@ -56,7 +56,9 @@ class DP(Wrapper):
 
     @property
     def no_batchnorm(self) -> str:  # type: ignore[override]
-        return "" if self.is_neutral else "it mixes the rows of a batch, and gradients of rows are clipped one by one"
+        if self.is_neutral:
+            return self.inner.no_batchnorm
+        return "it mixes the rows of a batch, and gradients of rows are clipped one by one"
 
     @property
     def needs_rows_apart(self) -> bool:  # type: ignore[override]
@@ -115,6 +117,11 @@ class Private(Around[DP]):
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
         return super().loss(work, ctx, inner_batch(batch))
 
+    def end(self, work: Tree, ctx: Context) -> Report:
+        report = super().end(work, ctx)
+        refuse_hidden({**report.upload, **report.state})
+        return report
+
     def gradient(self, differentiate: Differentiate, work: Tree, ctx: Context, batch: Batch) -> tuple[Tree, Tree]:
         dp = self.wrapper
         if dp.is_neutral:
@@ -132,6 +139,12 @@ class Private(Around[DP]):
             summed = clipped_sum(by_row(point), dp.clip)
             if dp.sigma:
                 noise = batch.drawn["noise"]
+                if extra := summed.keys() - noise.keys():
+                    raise ConfigError(
+                        f"dp: '{dp.inner.label}' asks for gradients of '{min(extra)}' too, which it does not hand over "
+                        "to be trained, and for which there is no noise: expected a method that trains what it "
+                        "differentiates"
+                    )
                 summed = {name: leaf + dp.sigma * dp.clip * noise[name] for name, leaf in summed.items()}
             return {name: leaf / rows for name, leaf in summed.items()}, {}
 

@@ -10,7 +10,7 @@ from fewfed.losses import dependence, kl_divergence, one_hot, soft_cross_entropy
 from fewfed.method import Batch, Combined, Context, Part, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts import cuts
-from fewfed.methods.parts.buffer import fixed_rows, mixed_with_buffer, model_and_buffer, with_history
+from fewfed.methods.parts.buffer import fixed_rows, mixed_with_buffer, model_and_buffer, partners, with_history
 from fewfed.methods.parts.sharing import SendsFeatures
 from fewfed.methods.parts.watched import LOGGED, correlations, last_epoch
 from fewfed.phase import Clock, Phase, Role, shared_rows
@@ -46,6 +46,7 @@ class FLea(FedAvg):
     power: Literal[1, 2] = setting(1, "distance correlation R (1, as coded) or R² (2, as printed)")
     kl: Literal["global-local", "local-global"] = setting("global-local", "direction as coded, or as printed in Eq. 4")
     pairing: Literal["cycle", "truncate"] = setting("cycle", "a buffer row for every local row, or the shorter of both")
+    raw: float = setting(0.0, "weight of the cross-entropy of unmixed rows beside the mixed ones; 0 = none, FLea", ge=0)
     history: int = setting(1, "rounds that features stay in the buffer; 1 = replaced, as the authors do", ge=1)
     watch: bool = setting(False, "also log the correlation of the last local epoch, and its unbiased R² (Fig. 9b)")
     bn_refresh: bool = setting(False, "an unmixed forward each step, so that BatchNorm sees unmixed features too")
@@ -62,10 +63,7 @@ class FLea(FedAvg):
 
     def draw(self, random: Random, ctx: Context, size: int) -> Tree:
         drawn = last_epoch(random, ctx) if self.watch else {}
-        if (count := len(ctx.shared.get("labels", ()))) == 0:
-            return drawn
-        row = random.cycle(count, size) if self.pairing == "cycle" else random.loader(count, ctx.plan.batch)[:size]
-        return {**drawn, "row": row, "lam": random.beta(self.beta, len(row))}
+        return {**drawn, **partners(random, ctx, size, self.pairing, self.beta)}
 
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
         cut = cuts.position(ctx, self.cut)
@@ -82,6 +80,8 @@ class FLea(FedAvg):
             teacher = ctx.net.apply(ctx.shared["model"], seen, start=start, train=False)
             p, q = (teacher, student) if self.kl == "global-local" else (student, teacher)
             terms["distil"] = self.distil * kl_divergence(p, q)
+        if mixing and self.raw:
+            terms["raw"] = self.raw * ctx.task.loss(ctx.net.apply(work, features, start=cut), batch.y)
         return {**terms, **correlations(relation, features, batch)}
 
 

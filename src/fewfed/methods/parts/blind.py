@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from fewfed.errors import ConfigError
 from fewfed.method import Batch, Context
+from fewfed.tree import Tree
 
 
 class Hidden:
@@ -18,12 +19,12 @@ class Hidden:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _refuse(self, *_: object) -> NoReturn:
+    def refuse(self, *_: object) -> NoReturn:
         raise ConfigError(f"{self._why}, but its method looks at {self._what} of the client besides")
 
-    __getattr__ = __getitem__ = __iter__ = __contains__ = __bool__ = __int__ = __float__ = __index__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
+    __getattr__ = __getitem__ = __iter__ = __contains__ = __bool__ = __int__ = __float__ = __index__ = refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = refuse
 
     @classmethod
     def __torch_function__(cls, *_: object, **__: object) -> NoReturn:
@@ -34,6 +35,15 @@ def blind(ctx: Context, why: str) -> Context:
     """The context with rows and class counts hidden; their number is not. `why` begins the refusal."""
     hidden: dict[str, Any] = {"data": Hidden("rows", why, ctx.data), "counts": Hidden("class counts", why)}
     return dataclasses.replace(ctx, **hidden)
+
+
+def refuse_hidden(values: Tree) -> None:
+    """Raise where what was hidden is handed on as it is."""
+    for value in values.values():
+        if isinstance(value, Hidden):
+            value.refuse()
+        if isinstance(value, dict):
+            refuse_hidden(value)
 
 
 def without_rows(batch: Batch, why: str) -> Batch:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fewfed.losses import mix, one_hot
 from fewfed.method import Batch, Context
+from fewfed.plan import Random
 from fewfed.tree import Tree
 
 AGE = "age"
@@ -25,6 +27,14 @@ def model_and_buffer(server: Tree, names: Sequence[str]) -> Tree:
     """What is broadcast: the model, and the buffer where it has any rows."""
     filled = names if len(server.get(names[-1], ())) else ()
     return {name: server[name] for name in ("model", *filled)}
+
+
+def partners(random: Random, ctx: Context, size: int, pairing: Literal["cycle", "truncate"], beta: float) -> Tree:
+    """Rows of the buffer for those of a batch, and how each two are mixed; nothing where the buffer is empty."""
+    if (count := len(ctx.shared.get("labels", ()))) == 0:
+        return {}
+    row = random.cycle(count, size) if pairing == "cycle" else random.loader(count, ctx.plan.batch)[:size]
+    return {"row": row, "lam": random.beta(beta, len(row))}
 
 
 def mixed_with_buffer(features: Tensor, target: Tensor, ctx: Context, batch: Batch) -> tuple[Tensor, Tensor]:
