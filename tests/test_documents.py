@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-import typer
 
 import fewfed
+from documents import PAGES, ROOT, code, commands_in, name_of, understood
 from fewfed import Experiment, Training, run, tree
-from fewfed.cli import options as opt
-from fewfed.cli.app import app
 from fewfed.conformance.suite import examine
 from fewfed.engine import storage
 from fewfed.method import Batch, Context
@@ -28,19 +25,14 @@ from fewfed.runs.config_file import read
 from fewfed.runs.experiment import executor_options, known_fields, resolve
 from fewfed.runs.folder import RunFolder
 from fewfed.settings import setting
-from fewfed.spelling import spelled
 from support import context, digits, digits_network, same
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
-    (ROOT / "docs").glob("*.md")
-)
 COLUMNS = 100
 TINY = {"clients": 6, "cohort": 3, "rounds": 2, "executor": "sequential"}
 
 
 def each_page() -> Any:
-    return pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+    return pytest.mark.parametrize("page", PAGES, ids=name_of)
 
 
 def prose(text: str) -> Iterator[tuple[int, str]]:
@@ -51,11 +43,6 @@ def prose(text: str) -> Iterator[tuple[int, str]]:
             inside = not inside
         elif not inside and not line.lstrip().startswith(("|", "<!--")):
             yield number, line
-
-
-def code(page: Path, language: str) -> list[str]:
-    """The code blocks of a page in one language, none for plain text."""
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
 
 
 def too_long(text: str) -> list[int]:
@@ -196,22 +183,6 @@ def test_fedprox_of_the_readme_is_fedprox() -> None:
     assert same(shown, real)
 
 
-@pytest.mark.parametrize(
-    ("page", "long", "short"),
-    [
-        ("README.md", "clients=40, cohort=8, rounds=30", "clients=6, cohort=3, rounds=1"),
-        ("docs/diagnostics.md", 'split="qua:2"', 'split="qua:2", clients=6, cohort=3, rounds=1'),
-    ],
-)
-def test_python_of_the_documents_runs(
-    page: str, long: str, short: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (example,) = (block for block in code(ROOT / page, "python") if block.startswith("from fewfed import"))
-    assert long in example
-    monkeypatch.chdir(tmp_path)
-    exec(example.replace(long, short), {"__name__": __name__})
-
-
 def test_the_table_executor_of_the_page_of_speed_is_read(tmp_path: Path) -> None:
     (example,) = code(ROOT / "docs" / "speed.md", "toml")
     (tmp_path / "experiment.toml").write_text(example)
@@ -221,26 +192,14 @@ def test_the_table_executor_of_the_page_of_speed_is_read(tmp_path: Path) -> None
 
 
 def commands() -> list[str]:
-    lines = [line for page in PAGES for block in code(page, "") for line in block.splitlines()]
-    lines += [text for page in PAGES for text in re.findall(r"`(fewfed [^`\n]+)`", page.read_text())]
-    found = [line for line in lines if line.startswith("fewfed ")]
-    return sorted({line.split(" #")[0].strip() for line in found if "..." not in line})
+    inline = [text for page in PAGES for text in re.findall(r"`(fewfed [^`\n]+)`", page.read_text())]
+    found = {text for text in inline if "..." not in text}
+    return sorted(found.union(*(commands_in(page) for page in PAGES)))
 
 
 @pytest.mark.parametrize("line", commands())
 def test_documented_commands_are_understood(line: str) -> None:
-    """Every flag exists and has a value of its type; every field of `--set` belongs to somebody."""
-    command: Any = typer.main.get_command(app)
-    words = shlex.split(line)[1:]
-    while words and hasattr(command, "commands") and words[0] in command.commands:
-        command = command.commands[words.pop(0)]
-    if not words:
-        return
-    parsed = command.make_context(command.name, words).params
-    method = parsed.get("method") or "fedavg"
-    sets = opt.gather(None, parsed.get("sets"), {}).values
-    if method != "METHOD" and not spelled(method).files:
-        resolve(method, sets)
+    understood(line)
 
 
 @each_page()
