@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import io
 import json
 import random
 import shutil
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from small_study import STUDY, write_study
 
 from fewfed.errors import DataError, RunError
 from fewfed.reproduction import kept as keeping
-from fewfed.reproduction.comparison import compared
+from fewfed.reproduction.comparison import compared, rich_table, to_csv
 from fewfed.reproduction.kept import Kept, digest_of
 from fewfed.reproduction.library import Library
 from fewfed.reproduction.outcome import Outcome, outcome_of
@@ -59,11 +61,43 @@ def test_a_record_comes_back_as_it_was(study: Study, tmp_path: Path) -> None:
     assert len(before) < 600
 
 
+BYTES = {"up": 3_000_000, "down": 500_000}
+
+
+def test_what_was_sent_and_what_leaks_of_it_is_kept_and_shown(study: Study, tmp_path: Path) -> None:
+    """Of two seeds the mean; the last that was measured counts; where nobody shares rows nothing stands there."""
+    found = {"phase": "share", "attacker": "ridge", "chance": 0.1, "rows": 4, "among": 9, "held": 7}
+    rest: dict[str, Any] = {"seconds": 1.0, "failed": [], "phases": {}, "bytes": BYTES, "accuracy": 0.5}
+    kept, first = Kept(tmp_path / "kept"), study.runs[0].setting
+    runs = [run for run in study.runs if run.setting == first]
+    other = next(run for run in study.runs if run.setting != first)
+    for run, measured in ((runs[0], (0.9, 0.25, 0.5)), (runs[1], (0.1, 0.75, 1.0)), (other, None)):
+        records = [{"round": 1, **rest}, {"round": 2, **rest}, {"round": 3, **rest}]
+        if measured:
+            records[0]["leak"] = {**found, "r2": measured[0], "reidentified": 0.0}
+            records[1]["leak"] = {**found, "r2": measured[1], "reidentified": measured[2]}
+        kept.add(study, run, outcome_of(study, records), MADE)
+    records_kept = kept.fitting(study)
+    rows = compared(study, [(run, records_kept[run.name].outcome) for run in (*runs, other)])
+    assert [row.megabytes for row in rows] == [(9.0, 1.5), (9.0, 1.5)]
+    assert [row.leak for row in rows] == [(0.5, 0.75), None]
+    lines = to_csv(study, rows).splitlines()
+    assert ",mb_up,mb_down,leak_r2,leak_reidentified,note" in lines[0]
+    assert ",9,1.5,0.5000,0.7500," in lines[1]
+    assert ",9,1.5,,," in lines[2]
+    text = page(Library(write_study(tmp_path / "reproduce")), kept)
+    assert "| verdict | leak |" in text
+    assert text.count("| 0.50 75% |") == 1
+    shown = Console(width=200, file=io.StringIO())
+    shown.print(rich_table(study, rows))
+    assert "0.50 75%" in shown.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_the_round_of_best_validation_is_kept_compared_and_shown(study: Study, tmp_path: Path) -> None:
     published = study.published
     assert published is not None
     study = dataclasses.replace(study, published=dataclasses.replace(published, compare="best_validation"))
-    rest: dict[str, Any] = {"seconds": 1.0, "failed": [], "phases": {}}
+    rest: dict[str, Any] = {"seconds": 1.0, "failed": [], "phases": {}, "bytes": BYTES}
     curves = [((0.5, 0.9), (0.25, 0.3), (0.75, 0.9)), ((0.5, 0.2), (0.375, 0.4), (0.25, 0.3))]
     runs = [run for run in study.runs if run.setting == study.runs[0].setting]
     kept = Kept(tmp_path / "kept")
@@ -176,7 +210,8 @@ def test_the_cheapest_come_first(study: Study) -> None:
 
 def test_the_metric_a_study_names_is_what_is_compared(study: Study) -> None:
     def record(number: int, **values: Any) -> dict[str, Any]:
-        return {"round": number, "seconds": 1.0, "failed": [], "phases": {"train": {"terms": {}}}, **values}
+        rest = {"seconds": 1.0, "failed": [], "phases": {"train": {"terms": {}}}, "bytes": BYTES}
+        return {"round": number, **rest, **values}
 
     mean = dataclasses.replace(study, metric=("accuracy_own_group", "accuracy_groups"))
     common = [record(k, accuracy=0.9, accuracy_groups=0.1 * k) for k in (1, 2, 3)]

@@ -218,3 +218,18 @@ def test_flairs_noise_is_drawn_as_niid_bench_does() -> None:
     noisy = [run.resolved.experiment for name in flair for run in study_of(name).runs if run.at.get("noise")]
     assert noisy
     assert all(each.noise_fresh and each.noise_test for each in noisy)
+
+
+def test_our_own_method_is_compared_on_twelve_settings_with_everything_averaged_too() -> None:
+    names = ("ours-har", "ours-urbansound", "ours-cifar10", "ours-small")
+    runs = [run for name in names for run in study_of(name).runs]
+    settings = {(run.at["data"], run.at["split"], run.at["clients"]) for run in runs}
+    assert len(settings) == 12
+    plain = {"fedavg", "fedmix", "fedntd", "fedlc", "flea", "feddata"}
+    expected = {*plain, *(f"averaged({name})" for name in plain), "ccvr", "ccvr(averaged(fedavg))", "potluck"}
+    for setting in settings:
+        assert {
+            run.at["method"] for run in runs if (run.at["data"], run.at["split"], run.at["clients"]) == setting
+        } == (expected)
+    ablation = {run.at["method"] for run in study_of("ours-ablation").runs}
+    assert len(ablation) == 13

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fewfed.errors import RunError
+from fewfed.report.leak import EXPLAINED, cell
 from fewfed.report.table import Spread
 from fewfed.reproduction.coordinates import Coordinates, Value
 from fewfed.reproduction.curve import CurveCheck, check_curve
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 HEADINGS = {"best": "best", "last": "last", "last10": "last 10", "best_validation": "best valid."}
 """What a reader sees of the accuracies that a study may compare."""
+LEAK = "leak"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,14 @@ class Row:
     note: str
     best_validation: Spread | None = None
     """Test accuracy in the round that was best on the validation rows; None where a run has no such rows."""
+    megabytes: tuple[float, float] | None = None
+    """What clients sent and received, mean over those seeds of which it is known."""
+    leak: tuple[float, float] | None = None
+    """R2 of shared rows as an attacker reconstructs them, and the part re-identified; likewise."""
+
+    @property
+    def leak_cell(self) -> str:
+        return "" if self.leak is None else cell(*self.leak)
 
     def verdict(self, compare: str) -> str:
         """Whether the difference lies within two deviations, ours and the paper's together."""
@@ -87,14 +97,20 @@ def to_csv(study: Study, rows: Sequence[Row]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     accuracies = [f"{name}_{part}" for name in HEADINGS for part in ("mean", "sd")]
     against = ("published_mean", "published_sd", "difference")
-    writer.writerow([*study.axes, "seeds", "rounds", *accuracies, *study.terms, *against, "note"])
+    beside = ("mb_up", "mb_down", "leak_r2", "leak_reidentified")
+    writer.writerow([*study.axes, "seeds", "rounds", *accuracies, *study.terms, *against, *beside, "note"])
     for row in rows:
         ours = [_two(number) for name in HEADINGS for number in _percents(getattr(row, name))]
         theirs = (row.published.mean, row.published.sd) if row.published else (None, None)
         terms = [f"{row.terms[term]:.4f}" if term in row.terms else "" for term in study.terms]
         axes = [row.at.get(axis, "") for axis in study.axes]
+        costs = [f"{number:.4g}" for number in row.megabytes] if row.megabytes else ["", ""]
+        leaks = [f"{number:.4f}" for number in row.leak] if row.leak else ["", ""]
         writer.writerow(
-            [*axes, row.seeds, row.rounds, *ours, *terms, *map(_two, theirs), _two(row.difference), row.note]
+            [
+                *(*axes, row.seeds, row.rounds, *ours, *terms, *map(_two, theirs), _two(row.difference)),
+                *(*costs, *leaks, row.note),
+            ]
         )
     return out.getvalue()
 
@@ -109,7 +125,8 @@ def as_json(row: Row) -> dict[str, Any]:
     published = {"mean": row.published.mean, "sd": row.published.sd} if row.published else None
     return {
         **row.at, "seeds": row.seeds, "rounds": row.rounds, **accuracies, "terms": dict(row.terms),
-        "published": published, "difference": row.difference, "note": row.note,
+        "published": published, "difference": row.difference, "megabytes": row.megabytes, "leak": row.leak,
+        "note": row.note,
     }  # fmt: skip
 
 
@@ -125,7 +142,8 @@ def rich_table(study: Study, rows: Sequence[Row]) -> Table:
     seeds = max(row.seeds for row in rows)
     made = Table(
         title=escape(f"{study.name}: {common + ', ' if common else ''}{rounds} rounds"),
-        caption=f"accuracy in %, {'mean ± standard deviation over seeds' if seeds > 1 else 'one seed'}",
+        caption=f"accuracy in %, {'mean ± standard deviation over seeds' if seeds > 1 else 'one seed'}"
+        + (f"; {EXPLAINED}" if any(row.leak for row in rows) else ""),
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         collapse_padding=True,
@@ -134,7 +152,11 @@ def rich_table(study: Study, rows: Sequence[Row]) -> Table:
         made.add_column(axis, overflow="fold")
     compare = study.published.compare if study.published else "best"
     accuracies = accuracies_of(rows)
-    numbers = ("seeds", *(HEADINGS[name] for name in accuracies), *study.terms, "published", f"Δ {HEADINGS[compare]}")
+    leaks = [LEAK] if any(row.leak for row in rows) else []
+    numbers = (
+        *("seeds", *(HEADINGS[name] for name in accuracies), *study.terms),
+        *("published", f"Δ {HEADINGS[compare]}", *leaks),
+    )
     for name in numbers:
         made.add_column(name, justify="right", no_wrap=True)
     for row in rows:
@@ -145,6 +167,7 @@ def rich_table(study: Study, rows: Sequence[Row]) -> Table:
             *(f"{row.terms[term]:.3f}" if term in row.terms else "" for term in study.terms),
             _printed(row.published),
             f"{row.difference:+.1f}" if row.difference is not None else "",
+            *([row.leak_cell] if leaks else []),
         )
     return made
 
@@ -175,7 +198,14 @@ def _row(study: Study, runs: Sequence[tuple[Planned, Outcome]]) -> Row:
         difference=100 * against.mean - printed.mean if printed and against else None,
         note=joined_notes(outcome.note for outcome in outcomes),
         best_validation=validated,
+        megabytes=_means([outcome.megabytes for outcome in outcomes]),
+        leak=_means([outcome.leak for outcome in outcomes]),
     )
+
+
+def _means(pairs: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
+    known = [pair for pair in pairs if pair is not None]
+    return None if not known else (statistics.fmean(a for a, _ in known), statistics.fmean(b for _, b in known))
 
 
 def _named(axis: str, value: Value) -> str:

@@ -111,6 +111,11 @@ def _packed(study: Study, run: Planned, outcome: Outcome, made: Mapping[str, str
         "terms": {name: round(value, 6) for name, value in outcome.terms.items()},
         "made": dict(made),
         **({} if outcome.chosen is None else {"best_validation": outcome.chosen}),
+        **{
+            name: [round(value, _DIGITS) for value in pair]
+            for name, pair in (("megabytes", outcome.megabytes), ("leak", outcome.leak))
+            if pair is not None
+        },
     }
     text = json.dumps(record, separators=(",", ":"), sort_keys=True)
     return gzip.compress(text.encode(), mtime=0)  # The same record, the same bytes.
@@ -132,6 +137,8 @@ def _read(path: Path) -> Record:
             note=str(recorded["note"]),
             terms={str(name): float(value) for name, value in recorded["terms"].items()},
             chosen=int(recorded["best_validation"]) if "best_validation" in recorded else None,
+            megabytes=_pair(recorded.get("megabytes")),
+            leak=_pair(recorded.get("leak")),
         )
         if not outcome.values or len(outcome.values) != len(outcome.evaluated):
             raise ValueError("its curve has another length than its rounds")
@@ -143,3 +150,11 @@ def _read(path: Path) -> Record:
         raise DataError(
             f"'{path}' is no record of a finished cell ({type(error).__name__}: {error}): restore or remove it"
         ) from error
+
+
+def _pair(values: Any) -> tuple[float, float] | None:
+    """Two numbers, where an older record has none."""
+    if values is None:
+        return None
+    first, second = values
+    return float(first), float(second)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fewfed.errors import RunError
 from fewfed.reproduction.study import Study
-from fewfed.runs.results import Summary, best_on_validation
+from fewfed.runs.results import Summary, best_on_validation, last_leak
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class Outcome:
     """Loss terms that the study shows, each the mean over rounds."""
     chosen: int | None = None
     """Which of the values belongs to the round that is best by the metric on the validation rows."""
+    megabytes: tuple[float, float] | None = None
+    """What all clients sent and received; None where an older record does not say."""
+    leak: tuple[float, float] | None = None
+    """R2 of shared rows as they could last be reconstructed, and the part re-identified; None where none are shared,
+    or nobody measured it."""
 
     @property
     def accuracy(self) -> Summary:
@@ -51,7 +56,14 @@ def outcome_of(study: Study, metrics: Sequence[Mapping[str, Any]], note: str = "
         note=note,
         terms=_terms(study.terms, metrics),
         chosen=best_on_validation(scored, metric),
+        megabytes=_megabytes(metrics),
+        leak=None if (leak := last_leak(metrics)) is None else (leak.r2, leak.reidentified),
     )
+
+
+def _megabytes(metrics: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    up, down = (sum(record["bytes"][way] for record in metrics) / 1e6 for way in ("up", "down"))
+    return up, down
 
 
 def _terms(names: Sequence[str], metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:

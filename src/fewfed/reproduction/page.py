@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from fewfed.report.table import Spread
-from fewfed.reproduction.comparison import HEADINGS, Row, accuracies_of, compared, curve_checks
+from fewfed.reproduction.comparison import HEADINGS, LEAK, Row, accuracies_of, compared, curve_checks
 from fewfed.reproduction.coordinates import Coordinates
 from fewfed.reproduction.kept import Kept, Record
 from fewfed.reproduction.library import Library
@@ -25,7 +25,8 @@ a run on the test part, which is what most papers print and which flatters; *las
 *last 10* the mean of the last ten; *best valid.*, where a study keeps rows for validation, the one
 of the round that is best on those rows. The verdict compares the column the study names (*best*
 unless said) with the paper's: it *agrees* where they differ by at most two deviations, ours and the
-paper's together, and is *higher* or *lower* else; one seed gives no verdict.
+paper's together, and is *higher* or *lower* else; one seed gives no verdict. *leak*, where records
+have it: R2 of shared rows as a simple attacker reconstructs them, and the part re-identified.
 """
 
 
@@ -57,6 +58,7 @@ def _section(study: Study, records: dict[str, Record]) -> str:
     settings = dict.fromkeys(run.setting for run in study.runs)
     compare = study.published.compare if study.published else "best"
     shown = accuracies_of(rows.values())
+    leaks = any(row.leak for row in rows.values())
     head = [
         *study.axes,
         "seeds",
@@ -65,6 +67,7 @@ def _section(study: Study, records: dict[str, Record]) -> str:
         "published",
         "difference",
         "verdict",
+        *([LEAK] if leaks else []),
     ]
     lines = [
         f"## {study.name}",
@@ -74,7 +77,7 @@ def _section(study: Study, records: dict[str, Record]) -> str:
         "",
         f"| {' | '.join(head)} |",
         f"|{'---|' * len(head)}",
-        *(_line(study, dict(setting), rows.get(setting), compare, shown) for setting in settings),
+        *(_line(study, dict(setting), rows.get(setting), compare, shown, leaks=leaks) for setting in settings),
         "",
         *_curve(study, finished),
         *_footnotes(study, finished, records),
@@ -82,7 +85,9 @@ def _section(study: Study, records: dict[str, Record]) -> str:
     return "\n".join(lines)
 
 
-def _line(study: Study, at: Coordinates, row: Row | None, compare: str, shown: Sequence[str]) -> str:
+def _line(
+    study: Study, at: Coordinates, row: Row | None, compare: str, shown: Sequence[str], *, leaks: bool = False
+) -> str:
     axes = [str(at.get(axis, "")) for axis in study.axes]
     printed = study.published.value_of(at) if study.published else None
     published = (
@@ -99,6 +104,7 @@ def _line(study: Study, at: Coordinates, row: Row | None, compare: str, shown: S
             "" if row.difference is None else f"{row.difference:+.1f}",
             row.verdict(compare),
         ]
+    cells += [row.leak_cell if row else ""] if leaks else []
     return f"| {' | '.join([*axes, *cells])} |"
 
 

@@ -22,7 +22,7 @@ from fewfed.reproduction.study import Planned, Study
 from fewfed.reproduction.turns import in_turn
 from fewfed.runs.cells import Cell, Explain, Update, run_cells
 from fewfed.runs.folder import RunFolder
-from fewfed.runs.identity import processor
+from fewfed.runs.machine import processor
 from fewfed.runs.packing import Packing, gpu_names
 from fewfed.version import __version__
 
@@ -39,6 +39,8 @@ class Session:
     kept: Kept | None = None
     """Where finished cells are kept; None: nowhere."""
     commit: str = ""
+    precision: str = ""
+    """Of a GPU, where it is not the usual one: records say so."""
 
     def cells(self, minutes: float | None) -> list[Cell]:
         """What is to be run, in its order. With a limit, cells that are kept are not run again, and the cheapest and
@@ -67,7 +69,7 @@ class Session:
     ) -> list[Update]:  # fmt: skip
         """Run cells; each is kept as soon as it is finished, so that no end of the program costs it."""
         by_name = {run.name: run for run in self.runs}
-        made = made_by(self.commit)
+        made = made_by(self.commit, self.precision)
 
         def keep_and_report(update: Update) -> None:
             if update.result is not None and self.kept is not None:
@@ -91,9 +93,10 @@ class Session:
             return None
 
 
-def made_by(commit: str = "") -> dict[str, str]:
-    """What a record says of where its numbers come from."""
-    hardware = ", ".join(gpu_names()) or f"{processor()}, {cores()} cores"
+def made_by(commit: str = "", precision: str = "") -> dict[str, str]:
+    """What a record says of where its numbers come from. `precision`: of a GPU, where it is not the usual one."""
+    names = gpu_names()
+    hardware = ", ".join([*names, precision] if precision else names) or f"{processor()}, {cores()} cores"
     found = {"fewfed": __version__, "torch": torch.__version__, "hardware": hardware, "commit": commit or _commit()}
     return {name: str(value) for name, value in found.items() if value}
 
