@@ -48,13 +48,26 @@ class WithMean(nn.Module):
         return torch.cat([flat.mean(1, keepdim=True), flat.tanh()], dim=1)
 
 
-class Residual(nn.Module):
-    """Affine with the weights it starts from: what is added is switched off at first."""
+class Squared(nn.Module):
+    """Bends numbers above zero too."""
 
-    def __init__(self) -> None:
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x
+
+
+def zeros(layer: nn.Linear) -> nn.Linear:
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Residual(nn.Module):
+    """With a gate of zero it hands its input on: what is added is switched off at first."""
+
+    def __init__(self, gate: float) -> None:
         super().__init__()
         self.inner = nn.Linear(20, 20)
-        self.gate = nn.Parameter(torch.zeros(()))
+        self.gate = nn.Parameter(torch.full((), gate))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.gate * self.inner(x).relu()
@@ -90,11 +103,22 @@ AFFINE = {
     "the input beside others": (IMAGE, [Beside(3)]),
     "a tuple with the input": (IMAGE, [Skip()]),
     "nothing at all": ((30,), [nn.Linear(30, 4), nn.Threshold(1e9, 0.0)]),
+    # What the first exchange shares is then the input itself, whatever training makes of it later.
+    "a branch that is closed at first": ((20,), [Residual(0.0)]),
+    "a branch that hardly counts at first": ((20,), [Residual(1e-6)]),
+    "a slope of one below zero at first": ((30,), [nn.Linear(30, 20), nn.PReLU(init=1.0)]),
+    # Bends that are too small to hide anything.
+    "a slope of nearly one": ((30,), [nn.Linear(30, 20), nn.LeakyReLU(0.9999)]),
+    "hardly curved": ((30,), [nn.Linear(30, 20), nn.Softplus(beta=1e-5)]),
+    # What is cut off is nothing that a picture, or a count, has.
+    "a relu before the first weights": (IMAGE, [nn.ReLU(), nn.Flatten(), nn.Linear(192, 40)]),
+    "pictures cut to their range": (IMAGE, [nn.Hardtanh(0.0, 1.0)]),
+    "clipped where pictures never are": ((30,), [nn.Linear(30, 40), nn.Hardtanh(-20, 20)]),
 }
 NOT_AFFINE = {
     "relu": ((30,), [nn.Linear(30, 128), nn.ReLU()]),
     "relu6": ((30,), [nn.Linear(30, 128), nn.ReLU6()]),
-    "clipped late": ((30,), [nn.Linear(30, 40), nn.Hardtanh(-20, 20)]),
+    "clipped": ((30,), [nn.Linear(30, 40), nn.Hardtanh()]),
     "leaky": ((30,), [nn.Linear(30, 128), nn.LeakyReLU(0.5)]),
     "smooth": ((30,), [nn.Linear(30, 128), nn.GELU()]),
     "saturated": ((30,), [nn.Linear(30, 128), nn.Sigmoid()]),
@@ -103,7 +127,10 @@ NOT_AFFINE = {
     "layer normalisation": ((30,), [nn.LayerNorm(30)]),
     "a biased relu": ((30,), [nn.Linear(30, 8), nn.Softshrink(5.0)]),
     "one mean beside others": (IMAGE, [WithMean()]),
-    "zero weights at first": ((20,), [Residual()]),
+    "a branch that is open": ((20,), [Residual(1.0)]),
+    "a square before the first weights": ((30,), [Squared()]),
+    "zero weights at first": ((30,), [zeros(nn.Linear(30, 40)), nn.ReLU()]),
+    "one unit": ((30,), [nn.Linear(30, 1), nn.ReLU()]),
 }
 
 
@@ -120,19 +147,33 @@ def test_others_are_not_taken_for_affine(name: str) -> None:
 
 
 def test_random_compositions_are_affine_until_the_first_nonlinearity() -> None:
-    """A brute force over short networks: each layer is either affine or not, and so is what is before it."""
+    """A brute force over short networks: each layer is either affine or not, and so is what is before it. A ReLU bends
+    nothing that is not negative, as long as nothing has moved it."""
     torch.manual_seed(0)
-    kinds: dict[str, tuple[bool, nn.Module]] = {
-        "linear": (True, nn.Linear(12, 12)),
-        "norm": (True, nn.BatchNorm1d(12)),
-        "relu": (False, nn.ReLU()),
-        "tanh": (False, nn.Tanh()),
+    kinds: dict[str, nn.Module] = {
+        "linear": nn.Linear(12, 12),
+        "norm": nn.BatchNorm1d(12),
+        "relu": nn.ReLU(),
+        "tanh": nn.Tanh(),
     }
     for names in itertools.product(kinds, repeat=3):
-        net = prefix(*(kinds[name][1] for name in names))
+        net = prefix(*(kinds[name] for name in names))
         for stop in range(1, 4):
-            expected = all(kinds[name][0] for name in names[:stop])
-            assert net.is_affine(stop, (12,)) is expected, (names, stop)
+            before = names[:stop]
+            moved = [place for place, name in enumerate(before) if name in ("linear", "norm")]
+            bent = bool(moved) and "relu" in before[moved[0] :]
+            assert net.is_affine(stop, (12,)) is not ("tanh" in before or bent), (names, stop)
+
+
+@pytest.mark.parametrize("kind", [nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU])
+@pytest.mark.parametrize(("inputs", "units"), [(4, 3), (12, 12), (30, 128), (784, 20)])
+def test_whether_a_usual_layer_is_affine_does_not_depend_on_the_seed(
+    kind: type[nn.Module], inputs: int, units: int
+) -> None:
+    """Else one seed of a comparison would be refused, and another not."""
+    for seed in range(12):
+        torch.manual_seed(seed)
+        assert not prefix(nn.Linear(inputs, units), kind()).is_affine(2, (inputs,)), seed
 
 
 def test_nothing_random_is_used_up_and_no_weight_is_changed() -> None:
@@ -161,9 +202,11 @@ def test_the_default_is_the_first_that_narrows_or_else_the_narrowest(widths: tup
 
 
 def test_a_cut_that_somebody_chose_stays() -> None:
-    module = nn.Sequential(OrderedDict(flat=nn.Flatten(), act=nn.ReLU(), head=nn.Linear(30, 3)))
+    module = nn.Sequential(OrderedDict(flat=nn.Flatten(), act=nn.Tanh(), head=nn.Linear(30, 3)))
     assert Network.of(module, cut="flat").cut_for((30,)) == "flat"
     assert Network.of(module).cut_for((30,)) == "act"
+    shown = nn.Sequential(OrderedDict(flat=nn.Flatten(), act=nn.ReLU(), head=nn.Linear(30, 3)))
+    assert Network.of(shown).cut_for((30,)) is None  # Of pictures that are not centred it hides nothing.
 
 
 def test_without_a_nonlinearity_before_the_last_stage_there_is_no_default() -> None:

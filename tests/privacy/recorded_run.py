@@ -11,7 +11,7 @@ import torch
 from fewfed import tree
 from fewfed.engine.executor import Briefing, Invited
 from fewfed.engine.executors.sequential import Sequential
-from fewfed.engine.job import Job
+from fewfed.engine.job import Job, is_inside
 from fewfed.engine.loop import run_rounds
 from fewfed.engine.outcomes import Done, Outcome
 from fewfed.engine.packet import Packet
@@ -41,7 +41,7 @@ class Kept:
         return tuple(self.by_round)
 
     def exchanges(self, round: int) -> tuple[Exchanged, ...]:
-        return tuple(self.by_round[round])
+        return tuple(self.by_round.get(round, ()))
 
 
 class Keeping(Sequential):
@@ -58,7 +58,8 @@ class Keeping(Sequential):
         shared = tree.clone(briefing.shared)
         number = briefing.clock.round + 1
         found = Exchanged(number, briefing.phase.name, shared, packets, personal)
-        self.kept.by_round.setdefault(number, []).append(found)
+        if not is_inside(briefing.phase):  # Nothing crosses then.
+            self.kept.by_round.setdefault(number, []).append(found)
         for outcome in super().run(briefing, invited):
             if isinstance(outcome, Done) and outcome.packet.sender >= 0:
                 one = outcome.packet

@@ -12,6 +12,7 @@ from attack_support import Sends, case_of, digit_sites, silent
 from typer.testing import CliRunner
 
 import fewfed
+from fewfed import Training
 from fewfed.cli.app import app
 from fewfed.conformance.reference import job_for
 from fewfed.errors import ConfigError, FewfedError, RunError
@@ -21,10 +22,12 @@ from fewfed.privacy.attacks.applicable import applicable
 from fewfed.privacy.attacks.attack import Tell
 from fewfed.privacy.attacks.case import Case
 from fewfed.privacy.attacks.finding import Finding, Measure, Threat
-from fewfed.privacy.attacks.opening import Effort
+from fewfed.privacy.attacks.opening import Effort, open_case
 from fewfed.privacy.attacks.registry import attacks, chosen
 from fewfed.privacy.attacks.running import FILE, FOLDER, attacked, write
-from fewfed.privacy.shared_rows import shares_rows
+from fewfed.privacy.shared_rows import row_upload
+from fewfed.runs.own import NOTHING
+from run_support import small
 
 OWN = Threat("a test", "nothing", "nothing")
 
@@ -61,7 +64,7 @@ def test_attacks_on_rows_apply_exactly_where_rows_are_sent() -> None:
         phases = tuple(phase for round in range(4) for phase in job.method.phases(Clock(round, 4, 2)))
         found = applicable(phases)
         for attack in ("reconstruct", "context", "property"):
-            assert (attack in found) == bool(shares_rows(phases)), name
+            assert (attack in found) == any(row_upload(phase) for phase in phases), name
             assert attack not in found or "phase '" in found[attack]
         assert set(attacks()) <= {"reconstruct", "context", "property", *found, *ALL}
 
@@ -192,3 +195,35 @@ def test_a_damaged_record_is_attacked_by_nobody(tmp_path: Path) -> None:
 def test_a_device_that_is_not_here_is_a_sentence(device: str) -> None:
     with pytest.raises(ConfigError, match="device = "):
         Effort(device=device).chosen_device()
+
+
+@pytest.mark.parametrize("spec", ["flea", "quantised(flea)"])
+def test_a_round_in_which_a_policy_kept_all_rows_back_is_not_attacked(tmp_path: Path, spec: str) -> None:
+    (tmp_path / "policy.toml").write_text("most_releases_of_row = 1\n")
+    chosen = small(rounds=3, cohort=6.0, record="packets", record_rounds="all", policy=str(tmp_path / "policy.toml"))
+    fewfed.run(spec, chosen, Training(epochs=1), out=tmp_path / "run", progress=False)
+    found = fewfed.attack(tmp_path / "run", ["reconstruct", "membership"], effort=0.05, progress=False)
+    rows = [one for one in found.findings if one.attack == "reconstruct" or one.variant == "nearest shared row"]
+    assert rows
+    assert {one.round for one in rows} == {1}
+
+
+def test_what_simulated_attackers_sent_is_nobodys(tmp_path: Path) -> None:
+    """Rows that somebody made up are no proof of what can be had from those who made up nothing."""
+    lies = {"attack": "row-features", "attackers": "0,1,2"}
+    found = {}
+    for name, changes in (("honest", {}), ("lying", lies)):
+        chosen = small(rounds=1, cohort=6.0, record="packets", **changes)
+        fewfed.run("flea", chosen, Training(epochs=1), out=tmp_path / name, progress=False)
+        (one,) = fewfed.attack(tmp_path / name, ["information"], effort=0.05, progress=False).findings
+        case = open_case(tmp_path / name, Effort(0.05), NOTHING)
+        senders = {client for exchanged in case.exchanges() for client in exchanged.packets}
+        found[name] = (senders, one.measures[0].rows)
+    assert found["honest"][0] == set(range(6))
+    assert found["lying"][0] == {3, 4, 5}
+    assert found["lying"][1] < found["honest"][1]
+    everybody = small(rounds=1, cohort=6.0, record="packets", record_clients="0-2", **lies)
+    fewfed.run("flea", everybody, Training(epochs=1), out=tmp_path / "all", progress=False)
+    nothing = fewfed.attack(tmp_path / "all", effort=0.05, progress=False)
+    assert not any(one.measures for one in nothing.findings)
+    assert len(nothing.does_not_apply) == len(attacks())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from attack_support import Kept, KeptRecord, Sends, case_of, digit_sites, silent
+from attack_support import Sends, case_of, digit_sites, silent
+from recorded_run import Exchanged, Kept
 
 from fewfed.conformance.clients import digits
 from fewfed.data.federation import GeneratedFederation
@@ -93,5 +94,5 @@ def test_one_site_is_no_question() -> None:
     few = case_of(Sends(), clients=digit_sites(4, 2))
     assert "two sites" in Property().why_not(few)
     (only,) = used.with_rows()
-    empty = Kept(only.round, only.phase, only.broadcast, {}, {})
-    assert "no recorded round" in Property().why_not(Case(used.job, 1, KeptRecord([empty])))
+    empty = Exchanged(only.round, only.phase, only.broadcast, {}, {})
+    assert "no recorded round" in Property().why_not(Case(used.job, 1, Kept({1: [empty]})))

@@ -34,7 +34,7 @@ def test_epsilon_is_the_librarys(noise: float, delta: float) -> None:
     assert epsilon_of(1 / noise**2, delta) == pytest.approx(get_epsilon_gaussian(noise, delta), rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("epsilon", [0.05, 1.0, 8.0, 300.0])
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 8.0, 300.0, 1e4, 1e9])
 def test_the_largest_precision_within_a_budget_is_the_largest(epsilon: float) -> None:
     most = precision_of(epsilon, 1e-5)
     assert delta_of(most, epsilon) <= 1e-5 < delta_of(most * (1 + 1e-9), epsilon)
@@ -45,3 +45,4 @@ def test_nothing_released_is_nothing_told_and_without_noise_there_is_no_bound() 
     assert epsilon_of(0.0, 1e-5) == 0.0
     assert epsilon_of(math.inf, 1e-5) == math.inf
     assert delta_of(math.inf, 10.0) == 1.0
+    assert delta_of(0.0, 1e9) == 0.0

@@ -140,6 +140,47 @@ def test_noise_of_the_server_protects_from_other_sites_only_and_hides_who_took_p
     assert ledger.spent(shared, "sites", 100).epsilon(1e-5) == pytest.approx(8.01, abs=0.005)
 
 
+@dataclass(frozen=True)
+class Twice(FedAvg):
+    """Two phases a round with noise of the server, both with the clients that were drawn."""
+
+    first: float = 1.0
+    second: float = 2.0
+
+    def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        return Phase("first", self, clock.epochs), Phase("second", self, clock.epochs)
+
+    def mechanisms(self, clock: Clock) -> tuple[Mechanism, ...]:
+        noise = {"first": self.first, "second": self.second}
+        return tuple(Mechanism(name, frozenset({"model"}), each, "round") for name, each in noise.items())
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+def test_phases_of_one_round_have_the_same_clients(epsilon: float) -> None:
+    """Brute force over both outputs of a round: a client is drawn for both or for neither. Two draws would hide more
+    than there is hidden."""
+    rate, x = 0.1, torch.linspace(-12.0, 14.0, 1301, dtype=torch.float64)
+    width = float(x[1] - x[0])
+
+    def outputs(row: float) -> Tensor:
+        both = [torch.exp(-(((x - row) / noise) ** 2) / 2) / (noise * math.sqrt(2 * math.pi)) for noise in (1.0, 2.0)]
+        return both[0][:, None] * both[1][None, :] * width**2
+
+    empty, there = outputs(0.0), (1 - rate) * outputs(0.0) + rate * outputs(1.0)
+    delta = max(float((a - math.exp(epsilon) * b).clamp(min=0).sum()) for a, b in ((there, empty), (empty, there)))
+    ledger = ledger_of(Twice(), cohort=10, clients=100, rounds=1)
+    assert ledger.spent({}, "sites", 1).epsilon(delta) == pytest.approx(epsilon, abs=2e-3)
+
+
+def test_a_method_with_two_phases_a_round_is_sampled_once_in_it() -> None:
+    method = choose("central-dp(fedfed)", {"sigma": 2.0}).method
+    noisy = [{each.phase for each in method.mechanisms(Clock(round, 10, 2))} for round in (4, 5)]
+    assert noisy == [{"distil", "train"}, {"train"}]
+    spent = ledger_of(method, cohort=10, clients=100, rounds=10).spent({}, "sites", 10)
+    found = sorted((each.count, each.noise) for each in spent.sampled)
+    assert found == [(5, pytest.approx(math.sqrt(0.5))), (5, pytest.approx(1.0))]
+
+
 def test_rows_and_labels_of_those_who_were_drawn_show_who_they_are() -> None:
     """Then nothing is gained by drawing: every turn of a client counts in full, and only its own turns count."""
     method = Noisy(steps=0.0, server=1.0)

@@ -32,9 +32,11 @@ from fewfed.errors import ConfigError, DataError, RunError
 from fewfed.methods.feddata import FedData
 from fewfed.methods.fedproto import FedProto
 from fewfed.methods.flea import FLea
+from fewfed.methods.registry import choose
 from fewfed.phase import Clock
 from fewfed.privacy.policy import Policies, Policy, PolicyGate, gate_of, read, refuse_nobody
 from fewfed.privacy.shared_rows import of_client
+from fewfed.runs.budget import shapes_of_stages
 from fewfed.tasks.regression import Regression
 from run_support import records, small
 from support import Recorder, digits, digits_federation, job_of, run, same
@@ -144,6 +146,20 @@ def test_a_class_with_few_rows_and_rows_that_opted_out_stay(name: str) -> None:
         assert len(arrays["y"]) == len(arrays["x"]) == len(kept)
 
 
+def test_rows_that_opted_out_do_not_count_for_their_class() -> None:
+    """Of six rows of a class five have opted out: the last must not leave as one of six."""
+    plain = guarded(FedData(share=1.0), Policy())
+    held = labels(plain, 2)
+    common = int(torch.bincount(held).argmax())
+    out = tuple(int(row) for row in torch.nonzero(held == common).flatten()[1:])
+    least = int((held == common).sum())
+    assert least > 2
+    for policy, may in ((Policy(opt_out=out), True), (Policy(opt_out=out, min_rows_of_class=2), False)):
+        spied, _ = played(guarded(FedData(share=1.0), Policy(), c2=policy), rounds=1)
+        (arrays,) = (arrays for _, client, arrays in spied.sent("setup") if client == 2)
+        assert (common in arrays["y"].tolist()) is may
+
+
 @one_by_one
 def test_a_row_leaves_no_more_often_than_allowed_and_no_more_rows_in_all(name: str) -> None:
     job = guarded(FLea(share=0.5), Policy(most_releases_of_row=2), c0=Policy(most_releases=13))
@@ -188,6 +204,46 @@ def test_features_of_another_stage_do_not_leave() -> None:
         gate = PolicyGate(policies, (frozenset(),) * CLIENTS, shapes)
         spied, _ = played(dataclasses.replace(job, gates=(gate,)), rounds=1)
         assert {client for _, client, _ in spied.sent("share")} == (set(range(CLIENTS)) if leaves else {0})
+
+
+def test_features_in_fewer_bits_are_those_of_their_stage() -> None:
+    method = choose("quantised(flea)", {"inner.share": 0.5}).method
+    job = job_of(method, digits_federation(CLIENTS, ROWS), training={"epochs": 1})
+    for stages, leaves in ((("conv1",), True), (("conv2",), False)):
+        policies = (Policy(), *[Policy(stages=stages)] * (CLIENTS - 1))
+        gate = PolicyGate(policies, (frozenset(),) * CLIENTS, shapes_of_stages(job))
+        spied, recorder = played(dataclasses.replace(job, gates=(gate,)), rounds=1)
+        assert {client for _, client, _ in spied.sent("share")} == (set(range(CLIENTS)) if leaves else {0})
+        assert {failure["cause"] for failure in recorder.metrics[0]["failed"]} == (set() if leaves else {"policy"})
+
+
+@pytest.mark.parametrize("method", [FedData(share=1.0), FLea(share=0.5, cut="input")])
+def test_a_site_that_names_stages_sends_no_inputs(method: Any) -> None:
+    job = job_of(method, digits_federation(CLIENTS, ROWS), training={"epochs": 1}, rows_public=True)
+    policies = (Policy(), *[Policy(stages=("conv1",))] * (CLIENTS - 1))
+    gate = PolicyGate(policies, (frozenset(),) * CLIENTS, shapes_of_stages(job))
+    spied, _ = played(dataclasses.replace(job, gates=(gate,)), rounds=1)
+    (phase,) = {each.name for each in job.method.phases(Clock(0, 1, 1)) if each.row_uploads}
+    assert {client for _, client, _ in spied.sent(phase)} == {0}
+
+
+@pytest.mark.parametrize(
+    ("spec", "policy", "reason"),
+    [
+        ("flea", 'stages = ["conv2"]', "features behind conv1, but allowed are those behind conv2"),
+        ("quantised(flea)", "stages = []", "features behind conv1, but allowed are those behind no stage"),
+        ("ccvr", 'stages = ["conv1"]', "features behind fc1, but allowed are those behind conv1"),
+        ("fedmix", 'stages = ["conv1"]', "are inputs, before any stage, and allowed are features behind conv1"),
+    ],
+)
+def test_stages_that_no_site_allows_are_refused_before_the_run(
+    tmp_path: Path, spec: str, policy: str, reason: str
+) -> None:
+    (tmp_path / "policy.toml").write_text(policy)
+    chosen = small(network="digits-cnn", policy=str(tmp_path / "policy.toml"))
+    with pytest.raises(ConfigError, match=rf"no site may take part in phase '\w+': .*{reason}"):
+        fewfed.run(spec, chosen, Training(epochs=1), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_prototypes_and_counts_tell_of_classes_too() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from fewfed import resume, run, tree
+import fewfed
+from fewfed import Training, resume, run, tree
 from fewfed.conformance.clients import federation
 from fewfed.conformance.reference import job_for
 from fewfed.engine.executor import Briefing, Executor, Invited
@@ -328,6 +330,24 @@ def test_a_damaged_record_is_refused_in_a_sentence(tmp_path: Path) -> None:
         assert str(place.name) in str(told.value) or "holds no packets" in str(told.value)
         place.write_bytes(before)
     assert Record.open(tmp_path).exchanges(1)
+
+
+@pytest.mark.parametrize("change", ["seed", "method", "training"])
+def test_the_record_of_another_run_is_refused(tmp_path: Path, change: str) -> None:
+    """Scored by the rows of this run, what another one sent would seem to tell nothing."""
+    changes: dict[str, Any] = {"seed": {"seed": 1}}.get(change, {})
+    values = {"share": 0.2} if change == "method" else {}
+    epochs = 2 if change == "training" else 1
+    first, second = tmp_path / "first", tmp_path / "second"
+    fewfed.run("flea", small(rounds=1, record="packets"), Training(epochs=1), out=first)
+    fewfed.run("flea", small(rounds=1, record="packets", **changes), Training(epochs=epochs), values=values, out=second)
+    shutil.rmtree(first / FOLDER)
+    shutil.copytree(second / FOLDER, first / FOLDER)
+    with pytest.raises(RunError, match=r"index.json' is the record of another run: expected that of the run in"):
+        Record.open(first)
+    with pytest.raises(RunError, match="the record of another run"):
+        fewfed.attack(first, ["labels"], progress=False)
+    assert Record.open(second).rounds == (1,)
 
 
 def test_a_forged_index_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ from fewfed.conformance.reference import job_for
 from fewfed.engine.turn import Member
 from fewfed.phase import Clock
 from fewfed.privacy.attacks import intervals
-from fewfed.privacy.shared_rows import imitated, row_upload, sent_by, shares_rows
+from fewfed.privacy.shared_rows import imitated, row_upload, rows_in, sent_by
 
 CLOCK = Clock(0, 5, 1)
 
 
 def test_imitated_rows_are_features_of_the_rows_they_name() -> None:
     job = job_for("flea")
-    (phase,) = shares_rows(job.method.phases(CLOCK))
+    (phase,) = (each for each in job.method.phases(CLOCK) if row_upload(each))
     shared = phase.does.broadcast(job.method.server_init(job.setup))
     _, test = digits()
     found = imitated(job, phase, CLOCK, shared, test, 300)
@@ -45,13 +45,19 @@ def test_a_phase_that_sends_hardly_anything_ends_early() -> None:
 
 def test_methods_that_send_no_rows_have_no_such_phase() -> None:
     job = job_for("fedavg")
-    assert shares_rows(job.method.phases(CLOCK)) == ()
-    assert row_upload(job.method.phases(CLOCK)[0]) == ""
+    assert [row_upload(phase) for phase in job.method.phases(CLOCK)] == [""]
+
+
+def test_rows_that_were_packed_are_counted_as_rows() -> None:
+    packed = {"rows": {"codes": torch.zeros(0, 8, dtype=torch.uint8), "low": torch.zeros(0), "step": torch.zeros(0)}}
+    assert rows_in(packed, "rows") == 0
+    assert rows_in({"rows": torch.zeros(3, 2)}, "rows") == 3
+    assert rows_in({"rows": {}}, "rows") == 0
 
 
 def test_sent_by_is_what_the_client_itself_sends() -> None:
     job = job_for("flea", {"share": 0.5})
-    (phase,) = shares_rows(job.method.phases(CLOCK))
+    (phase,) = (each for each in job.method.phases(CLOCK) if row_upload(each))
     shared = {"model": networks.build("digits-cnn", (1, 8, 8), 10, 8).model()}
     data = job.federation.examples(2)
     found = sent_by(job, phase, CLOCK, shared, Member(2), data)

@@ -117,6 +117,30 @@ def test_history_of_a_registered_method() -> None:
     assert sent.reaches == (Reach("features", "train", False, True, 1, 4),)
 
 
+def test_labels_that_a_part_of_is_handed_on_are_handed_on_as_they_are() -> None:
+    """Some of them, in another order: single numbers, which no row of many numbers gives away."""
+    reaches = sent_of(job_for("rationed(flea)"), "share", "labels").reaches
+    assert reaches is not None
+    assert {(reach.entry, reach.as_it_is) for reach in reaches} == {("ration", True)}
+
+
+@pytest.mark.parametrize(("spec", "rows"), [("grouped(flea)", 5), ("potluck", 5), ("quantised(flea)", 1)])
+def test_rows_that_are_made_of_several_are_not_called_single(spec: str, rows: int) -> None:
+    said = fewfed.explain(spec, {"clients": 40, "split": "qua:2", "rounds": 3})
+    (share,) = (each for each in said.exchanges if each.name == "share")
+    assert {sent.made_of for sent in share.sends} == {rows}
+    told = plain(said).partition("- features: ")[2].partition("\n")[0]
+    assert ("single rows" in told) is (rows == 1)
+    assert ("at least 5 rows of the site" in told) is (rows == 5)
+    assert " 0 numbers" not in plain(said)
+
+
+def test_a_row_in_fewer_bits_is_still_that_row() -> None:
+    reaches = sent_of(job_for("rationed(flea)"), "share", "features").reaches
+    assert reaches is not None
+    assert {(reach.entry, reach.alone, reach.as_it_is) for reach in reaches} == {("ration", True, True)}
+
+
 @dataclass(frozen=True)
 class Ranked(Method):
     """What is uploaded decides an order, is compared with a threshold, or is used by training inside the server."""

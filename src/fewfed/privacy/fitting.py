@@ -32,6 +32,8 @@ _CHECKS = 8
 _DECAYED = 0.1
 """What is left of the learning rate in the last of these parts."""
 _AT_ONCE = 1000
+_PART_BYTES = 1 << 30
+"""Most bytes of batches that lie on a GPU at the same time."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,10 @@ def fit(
     """The model of `net` after training on `rows`, on the GPU where `device` is one.
 
     `held`: rows that it does not train on. The model that is best on them is returned, of those after each eighth of
-    the epochs, and that before the first; the learning rate falls meanwhile. Without any it is the last one.
+    the epochs (or a smaller part, where a GPU could not hold its batches), and that before the first; the learning rate
+    falls meanwhile. Without any it is the last one.
     """
-    parts = max(1, min(_CHECKS, epochs)) if held is not None else 1
+    parts = _parts(rows, epochs, held is not None, torch.device(device))
     training = Training(
         epochs=-(-epochs // parts),
         batch=min(batch, len(rows)),
@@ -74,9 +77,10 @@ def fit(
         optimizer=optimizer,
         weight_decay=weight_decay,
         reset="never" if parts > 1 else "round",
-        lr_decay=1 - _DECAYED ** (1 / max(1, parts - 1)) if parts > 1 else 0.0,
+        lr_decay=1 - _DECAYED ** (1 / max(1, parts - 1)) if held is not None and parts > 1 else 0.0,
     )
-    rows, held = rows.to(device), None if held is None else held.to(device)
+    # The executor of a GPU takes rows from the host, and scores there.
+    rows, held = rows.to("cpu"), None if held is None else held.to("cpu")
     checked = rows.rows(torch.arange(min(1, len(rows)))) if held is None else held
     federation = GeneratedFederation(1, lambda _: rows, checked, classes=0)
     plan = Plan(seed, training.batch, training.batch_rule, training.sampling)
@@ -111,6 +115,13 @@ def descend(
             # Falls to a tenth: the first steps find the place, the last ones settle there.
             optimizer.step([gradient], lr * _DECAYED ** (number / max(1, steps - 1)))
     return place
+
+
+def _parts(rows: Examples, epochs: int, checked: bool, device: torch.device) -> int:
+    """In how many parts a network is trained: for checks between them, and because a GPU is handed all batches of a
+    part at once."""
+    here = epochs * (rows.x.nbytes + rows.y.nbytes) if device.type == "cuda" else 0
+    return max(1, min(epochs, max(-(-here // _PART_BYTES), _CHECKS if checked else 1)))
 
 
 def _executor(job: Job, device: torch.device) -> Executor:

@@ -38,6 +38,8 @@ _WATCHED = 0
 """The client one of whose uploads is changed. It takes no part in the rounds after that."""
 _STRENGTHS = (0.01, 2.0, 100.0, -0.99)
 """How much an upload is changed, in its own size."""
+_TELLING, _ALIKE = 16, 0.99
+"""Of how many numbers rows must be, and how correlated, so that one is taken for the other in fewer bits."""
 _LARGE = 4_000_000
 """Bytes of a packet whose uploads are changed more only where a smaller change shows nothing: that is no rank."""
 _SETTLED = 2
@@ -260,12 +262,24 @@ class _Sent:
     value: Tree
 
     def is_in(self, entry: Any) -> bool:
-        """Whether it, or one of its rows, is in something unchanged. A mean or a sum of several never is."""
+        """Whether it, or one of its rows, is in something unchanged, or in fewer bits alone. A mean or a sum of several
+        never is."""
         if not self.upload.combine.seen_raw:
             return False
-        arrived = [entry] if isinstance(entry, Tensor) else [leaf for _, leaf in tree.leaves(entry)]
+        arrived = [("", entry)] if isinstance(entry, Tensor) else list(tree.leaves(entry))
         own = [leaf for _, leaf in tree.leaves(self.value) if leaf.numel()]
-        return any(_holds(theirs, leaf, self.upload.rows > 0) for leaf in own for theirs in arrived)
+        rows = self.upload.rows > 0
+        return any(
+            _holds(theirs, leaf, rows) or (rows and (_resembles(theirs, leaf) or self._is_some(path, theirs, leaf)))
+            for leaf in own
+            for path, theirs in arrived
+        )
+
+    def _is_some(self, path: str, theirs: Tensor, leaf: Tensor) -> bool:
+        """Whether single numbers, such as labels, arrived under the upload's own name: some of them in another order
+        look like that, and which number is whose cannot be told."""
+        alike = leaf.dim() == theirs.dim() == 1 and leaf.dtype == theirs.dtype
+        return alike and path.rpartition("/")[2] in self.value and bool(torch.isin(theirs, leaf).any())
 
 
 @dataclass(frozen=True)
@@ -345,3 +359,18 @@ def _same(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())  # NaN is not even itself.
+
+
+def _resembles(arrived: Tensor, leaf: Tensor) -> bool:
+    """Whether a tensor has a row of another in it, but for scale, offset and rounding: as codes, say."""
+    width = leaf[0].numel() if leaf.dim() > 1 else 0
+    if width < _TELLING or not arrived.numel() or arrived.numel() % width:
+        return False
+    ours, theirs = (_centred(each.reshape(-1, width).double()) for each in (leaf, arrived))
+    return bool((ours @ theirs.T > _ALIKE).any())
+
+
+def _centred(rows: Tensor) -> Tensor:
+    apart = rows - rows.mean(1, keepdim=True)
+    length: Tensor = apart.norm(dim=1, keepdim=True)
+    return apart / length.clamp(min=1e-30)

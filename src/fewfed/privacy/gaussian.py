@@ -20,7 +20,7 @@ _HALVINGS = 200
 def delta_of(precision: float, epsilon: float) -> float:
     """The smallest delta for an epsilon."""
     if precision <= 0:
-        return max(0.0, -math.expm1(epsilon))
+        return -math.expm1(min(0.0, epsilon))
     if math.isinf(precision):
         return 1.0
     mu = math.sqrt(precision)

@@ -179,13 +179,16 @@ def _truth(view: RoundView, result: PhaseResult) -> _Truth:
     for place, client in enumerate(clients[:_MOST_CLIENTS]):
         member = Member(client, phase.does.personal(view.server, client), state)
         ctx = context_of(job, phase, view.clock, result.shared, member)
-        if counts is None or not job.gates:
+        mine = None if counts is None else sent[first : first + counts[place]]
+        first += 0 if mine is None else len(mine)
+        if job.adversary is not None and client in job.adversary.clients:  # What it sends is no row of anybody's.
+            origins = torch.full((len(phase.does.origins(ctx)) if mine is None else len(mine), 1), -1)
+        elif mine is None or not (job.gates or (job.defence and job.defence.rows)):
             origins = phase.does.origins(ctx).cpu()
-        else:  # A policy may have kept some back.
-            origins = origins_of(ctx, sent[first : first + counts[place]]).cpu()
-            first += counts[place]
+        else:  # A policy may have kept some back, or a filter of the server left some out.
+            origins = origins_of(ctx, mine).cpu()
         behind = [tuple((client, row) for row in one if row >= 0) for one in origins.tolist()]
-        if len(behind) > most:
+        if len(behind) > most and any(behind):
             most, received = len(behind), member.personal
         keys += behind
         inputs[client] = ctx.data.x

@@ -12,10 +12,10 @@ the row.
   can turn it from one end of the clipping ball to the other: twice as far.
 - Noise that the server adds to a combination once a round protects from those who see its result, not from the server.
   One row can turn its client's whole upload around (twice the clip). For other sites, who do not know who took part,
-  the round counts as sampled, unless something else that these clients send, labels and counts too, reaches others
-  without the server's noise: that shows who they are. Cohorts have a fixed size: the pair of distributions that bounds
-  sampling without replacement (Zhu, Dong & Wang 2022) is that of Poisson sampling with the noise of a replacement,
-  which it is here.
+  the round counts as sampled, once for all its phases, since all have the same clients; unless something else that
+  these clients send, labels and counts too, reaches others without the server's noise: that shows who they are. Cohorts
+  have a fixed size: the pair of distributions that bounds sampling without replacement (Zhu, Dong & Wang 2022) is that
+  of Poisson sampling with the noise of a replacement, which it is here.
 
 Other sites see nothing that the server has not seen or made, so their epsilon is never larger than the server's.
 """
@@ -157,6 +157,13 @@ class Ledger:
         next_turn = max((float(costs[place]) for costs in notes.get(_LEAST, {}).values()), default=0.0)
         return not self._fits(budget, so_far + next_turn, rounds + 1)
 
+    def least_of_turn(self, ctx: Context) -> Spent:
+        """What whoever is protected from a client is told, at the least, by any turn in this phase."""
+        server, sites = self._cost(ctx)
+        own = server if self.view == "server" else sites
+        certain, sampled = self._by_server(1) if self.view == "sites" else (0.0, ())
+        return Spent((float(own.min()) if len(own) else 0.0) + certain, sampled)
+
     def _fits(self, budget: float, precision: float, rounds: int) -> bool:
         """Whether a client that has released so much after some rounds has stayed within its budget."""
         if self.view == "server":
@@ -192,15 +199,18 @@ class Ledger:
         found: list[tuple[float, tuple[Sampled, ...]]] = [(0.0, ())]
         for number in range(self.rounds):
             clock = self._clock(number)
+            together = 0.0
             for phase in self.method.phases(clock):
                 if self._shows_members(clock, phase):  # Then each client is billed for its own turns.
                     continue
-                rate = self._rate if phase.cohort is Cohort.ROUND else 1.0
-                for one in of_phase(self.method, clock, phase):
-                    if one.each == "round" and rate < 1:
-                        counts[rate, one.noise] = counts.get((rate, one.noise), 0) + 1
-                    elif one.each == "round":
-                        certain += _precision(one.noise)
+                added = sum(_precision(one.noise) for one in of_phase(self.method, clock, phase) if one.each == "round")
+                if phase.cohort is Cohort.ROUND and self._rate < 1:
+                    together += added
+                else:
+                    certain += added
+            if together:  # All phases of a round have the same clients: who is drawn for one is drawn for the others.
+                key = (self._rate, together**-0.5)
+                counts[key] = counts.get(key, 0) + 1
             sampled = tuple(Sampled(rate, noise, count) for (rate, noise), count in sorted(counts.items()))
             found.append((certain, sampled))
         return found

@@ -8,18 +8,20 @@ not take part in it, and the round goes on without.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fewfed.data.examples import Dataset
 from fewfed.engine.gate import LeftOut
 from fewfed.engine.job import Job
 from fewfed.errors import ConfigError, DataError
-from fewfed.method import Context, Report
+from fewfed.method import Context, Report, Setup
 from fewfed.phase import Clock, Cohort, Phase, Role
 from fewfed.settings import make, setting
 from fewfed.tree import Tree
@@ -35,21 +37,17 @@ class Policy:
     """What one site allows. Everything that is not said is allowed."""
 
     roles: tuple[str, ...] | None = setting(None, "what may leave: model, features, labels ...; none = everything")
-    stages: tuple[str, ...] | None = setting(None, "stages behind which features may be taken; none = all")
+    stages: tuple[str, ...] | None = setting(
+        None, "stages behind which features may be taken, and no inputs; none = all"
+    )
     min_rows_of_class: int = setting(0, "rows of a class that has fewer at this site do not leave", ge=0)
     never: tuple[str, ...] = setting((), "classes, by name or number, whose rows never leave")
-    opt_out: tuple[int, ...] = setting((), "numbers of rows, from 0, that never leave")
+    opt_out: tuple[int, ...] = setting((), "numbers of rows in the site's file, from 0, that never leave")
     most_releases_of_row: int | None = setting(None, "how often a row may leave; none = always", ge=0)
     most_releases: int | None = setting(None, "how many rows may leave in all; none = any number", ge=0)
     group: int = setting(1, "least number of rows behind each row that leaves", ge=1)
     epsilon: float | None = setting(None, "privacy budget of a row of this site; none = the experiment's", gt=0)
     revoked_from: int | None = setting(None, "round, from 1, from which on the site does not take part any more", ge=1)
-
-    @property
-    def is_about_rows(self) -> bool:
-        """Whether it says anything of single rows."""
-        rest = (self.min_rows_of_class, self.never, self.opt_out, self.group > 1)
-        return any(rest) or self.most_releases_of_row is not None or self.most_releases is not None
 
 
 @dataclass(frozen=True)
@@ -106,6 +104,8 @@ class PolicyGate:
     """Of every client, the numbers of the classes whose rows never leave."""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """What one row of features looks like behind each stage of the network."""
+    opted_out: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    """Of every client that has such, the rows that never leave, as it counts those it trains on."""
     name: str = field(default="policy", init=False)
     withdraws: bool = field(default=True, init=False)
 
@@ -144,8 +144,7 @@ class PolicyGate:
         self, policy: Policy, origins: Tensor, ctx: Context, used: Tensor, total: int
     ) -> tuple[Tensor, Tensor, int]:
         """Which rows leave, and how often each row of the client, and rows in all, have left then."""
-        barred = self._barred(policy, ctx)
-        barred[[row for row in policy.opt_out if row < len(barred)]] = True
+        barred = self._barred(policy, ctx) | self._opted_out(ctx)
         kept = torch.zeros(len(origins), dtype=torch.bool)
         for number, behind in enumerate(origins):
             rows = behind[behind >= 0]
@@ -162,35 +161,63 @@ class PolicyGate:
         return kept, used, total
 
     def _barred(self, policy: Policy, ctx: Context) -> Tensor:
-        """For every row of the client whether its class keeps it from leaving."""
+        """For every row of the client whether its class keeps it from leaving: rows that never leave hide no others."""
         labels = ctx.data.y.cpu()
         if labels.dim() != 1 or not (policy.min_rows_of_class or policy.never):
             return torch.zeros(len(labels), dtype=torch.bool)
-        few = torch.bincount(labels, minlength=1) < policy.min_rows_of_class
+        there = labels[~self._opted_out(ctx)]
+        few = torch.bincount(there, minlength=int(labels.max()) + 1) < policy.min_rows_of_class
         return few[labels] | torch.isin(labels, torch.tensor(sorted(self.never[ctx.client]), dtype=labels.dtype))
+
+    def _opted_out(self, ctx: Context) -> Tensor:
+        found = torch.zeros(len(ctx.data), dtype=torch.bool)
+        found[[row for row in self.opted_out.get(ctx.client, ()) if row < len(found)]] = True
+        return found
 
     def _refuse_stages(self, policy: Policy, report: Report, ctx: Context) -> None:
         """Features must look like those of an allowed stage, and like those of no other."""
         if policy.stages is None:
             return
-        for name, upload in ctx.phase.uploads.items():
-            if upload.role is not Role.FEATURES or not upload.rows:
-                continue
-            shape = tuple(report.upload[name].shape[1:])
-            alike = [stage for stage, known in self.shapes.items() if known == shape]
-            if not alike or any(stage not in policy.stages for stage in alike):
-                behind = f"behind {' or '.join(alike)}" if alike else f"of shape {shape}, which no stage gives"
-                raise LeftOut(
-                    f"its policy forbids it: '{name}' are features {behind}, but allowed are those behind "
-                    f"{', '.join(policy.stages) or 'no stage'}",
-                    "policy",
-                )
+        numbers = ctx.phase.does.decoded(dict(report.upload))
+        features = [name for name, each in ctx.phase.uploads.items() if each.rows and each.role is Role.FEATURES]
+        for name in features:
+            if reason := self.forbidden_features(policy, name, tuple(numbers[name].shape[1:])):
+                raise LeftOut(f"its policy forbids it: {reason}", "policy")
+
+    def forbidden_features(self, policy: Policy, name: str, shape: tuple[int, ...]) -> str:
+        """Why features of this shape must not leave; empty where they may."""
+        if policy.stages is None:
+            return ""
+        alike = [stage for stage, known in self.shapes.items() if known == shape]
+        if alike and all(stage in policy.stages for stage in alike):
+            return ""
+        behind = f"behind {' or '.join(alike)}" if alike else f"of shape {shape}, which no stage gives"
+        return f"'{name}' are features {behind}, but allowed are those behind {', '.join(policy.stages) or 'no stage'}"
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """How sites count their rows. Those of a file are numbered before some are drawn for tests or left out."""
+
+    of_client: Callable[[int], np.ndarray]
+    """Of a client, the number of each row that it trains on."""
+    end: int | None = None
+    """No row has this number, or a larger one; None where that is not known."""
+
+    def positions(self, client: int, numbers: Sequence[int]) -> frozenset[int]:
+        """Where among the rows that a client trains on those with these numbers are."""
+        return frozenset(np.flatnonzero(np.isin(self.of_client(client), numbers)).tolist())
 
 
 def gate_of(
-    policies: Policies, job: Job, class_names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
+    policies: Policies,
+    job: Job,
+    class_names: Sequence[str],
+    shapes: Mapping[str, tuple[int, ...]],
+    numbering: Numbering | None = None,
 ) -> PolicyGate:
-    """The gate of a run's clients. A site is named as its data name it, or by the client's number."""
+    """The gate of a run's clients. A site is named as its data name it, or by the client's number. Without a numbering
+    clients count the rows that they train on."""
     numbers = [str(client) for client in range(len(job.federation))]
     names = list(job.federation.client_groups) or numbers
     # Where data name their sites by numbers, a number is a name.
@@ -220,7 +247,27 @@ def gate_of(
             )
         for stage in policy.stages or ():
             job.net.position(stage)
-    return PolicyGate(chosen, tuple(_classes(each, class_names) for each in chosen), shapes)
+        end = None if numbering is None else numbering.end
+        if end is not None and any(row >= end for row in policy.opt_out):
+            raise ConfigError(
+                f"opt_out names row {max(policy.opt_out)}, which is not there: expected numbers from 0 to {end - 1}",
+                key="policy",
+            )
+    opted_out = {
+        client: frozenset(each.opt_out) if numbering is None else numbering.positions(client, each.opt_out)
+        for client, each in enumerate(chosen)
+        if each.opt_out
+    }
+    return PolicyGate(chosen, tuple(_classes(each, class_names) for each in chosen), shapes, opted_out)
+
+
+def row_numbers(dataset: Dataset, of_client: Callable[[int], np.ndarray]) -> Numbering:
+    """How rows of a data set are counted; `of_client` knows which of them a client trains on."""
+    if dataset.places is None:
+        return Numbering(of_client, len(dataset.train))
+    if dataset.reading is None:
+        return Numbering(of_client)
+    return Numbering(of_client, len(dataset.train) + len(dataset.test) + dataset.reading.dropped)
 
 
 def _has_class_of_row(job: Job) -> bool:
@@ -228,11 +275,17 @@ def _has_class_of_row(job: Job) -> bool:
     return bool(job.task.classes) and job.federation.test.y.dim() == 1
 
 
-def refuse_nobody(gate: PolicyGate, phases: Sequence[Phase], clock: Clock) -> None:
-    """Raise where no site may ever take part in a phase: the method cannot be run under these policies."""
+def refuse_nobody(gate: PolicyGate, phases: Sequence[Phase], clock: Clock, known: Setup | None = None) -> None:
+    """Raise where no site may ever take part in a phase: the method cannot be run under these policies. `known`: what
+    the method knows beforehand, where features may be forbidden by their stage."""
     for phase in phases:
         if phase.cohort in (Cohort.ROUND, Cohort.ALL):
-            reasons = [_forbidden(policy, phase, clock) for policy in gate.by_client]
+            stage = _stage_of(phase, known, gate.shapes)
+            reasons = [
+                _forbidden(policy, phase, clock)
+                or (gate.forbidden_features(policy, phase.row_upload, gate.shapes[stage]) if stage else "")
+                for policy in gate.by_client
+            ]
             if all(reasons):
                 raise ConfigError(
                     f"no site may take part in phase '{phase.name}': their policies forbid it ({reasons[0]}); expected "
@@ -241,6 +294,18 @@ def refuse_nobody(gate: PolicyGate, phases: Sequence[Phase], clock: Clock) -> No
                 )
         if phase.cohort is Cohort.UNION:
             raise ConfigError(f"phase '{phase.name}' takes all rows to one place, which no policy allows", key="policy")
+
+
+def _stage_of(phase: Phase, known: Setup | None, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """The stage behind which a phase takes the features it sends; empty where it sends none, or nobody can tell."""
+    if known is None or not phase.row_upload or phase.uploads[phase.row_upload].role is not Role.FEATURES:
+        return ""
+    try:
+        position = phase.does.shares_at(known)
+    except Exception:  # Whatever a method says of it, what it sends is looked at when it does.
+        return ""
+    stage = known.net.stages[position - 1] if position else ""
+    return stage if stage in shapes else ""
 
 
 def _classes(policy: Policy, class_names: Sequence[str]) -> frozenset[int]:
@@ -265,6 +330,9 @@ def _forbidden(policy: Policy, phase: Phase, clock: Clock) -> str:
     for name, upload in phase.uploads.items():
         if policy.roles is not None and upload.role not in policy.roles:
             return f"'{name}' is of role {upload.role}, and allowed are {', '.join(policy.roles) or 'none'}"
+        if policy.stages is not None and upload.rows and upload.role is Role.INPUTS:
+            allowed = ", ".join(policy.stages) or "no stage"
+            return f"'{name}' are inputs, before any stage, and allowed are features behind {allowed}"
     return ""
 
 

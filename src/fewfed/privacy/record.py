@@ -5,12 +5,13 @@
     packets/round-00001/PHASE/client-00007.packet   what client 7 handed over, as the server accepted it
     packets/round-00001/PHASE/personal-00007.packet what it alone received, if anything
 
-The index carries a digest of itself and of every packet. Reading believes nothing else: what is damaged, or not what
-the index says, is told in a sentence.
+The index carries a digest of itself, of every packet and of the run it belongs to. Reading believes nothing else: what
+is damaged, not what the index says, or of another run, is told in a sentence.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,8 @@ FOLDER, INDEX = "packets", "index.json"
 BROADCAST = "broadcast"
 FORMAT = 1
 _LONGEST = 100
+_CONFIG = "config.json"
+_DECIDES = ("seed", "data", "split", "clients", "cohort", "rounds", "validation")
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,11 @@ class Record:
         try:
             if content["format"] != FORMAT:
                 raise RunError(f"'{place.path / INDEX}' is of format {content['format']!r:.20}: expected {FORMAT}")
+            said, here = content.get("run"), run_of(own)
+            if said and here and said != here:  # Attacks would be scored by rows that nobody sent.
+                raise RunError(
+                    f"'{place.path / INDEX}' is the record of another run: expected that of the run in '{folder}'"
+                )
             entries = tuple(Entry.from_json(entry) for entry in content["exchanges"])
             return cls(place, entries, int(content["most_bytes"]))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -222,6 +230,18 @@ class Record:
 
     def _place(self, entry: Entry) -> OwnFolder:
         return self.folder.below(round_folder(entry.round)).below(phase_folder(entry.phase))
+
+
+def run_of(run: OwnFolder) -> str:
+    """Which run a folder holds, whoever computed it: a digest of what decides what is sent. Empty where it holds none,
+    or nobody can read which."""
+    try:
+        config, _ = read_sealed(run / _CONFIG)
+        experiment = {name: config["experiment"].get(name) for name in _DECIDES}
+        said = [config["method"], config["method_fields"], config["training"], experiment, config["inputs"]]
+    except (RunError, KeyError, TypeError, AttributeError):
+        return ""
+    return digest_of(json.dumps(said, sort_keys=True).encode())
 
 
 def round_folder(round: int) -> str:

@@ -14,7 +14,18 @@ from fewfed.engine.own_folder import OwnFolder
 from fewfed.engine.packet import SERVER, Packet, encode
 from fewfed.errors import RunError
 from fewfed.phase import Clock, Phase
-from fewfed.privacy.record import BROADCAST, FOLDER, FORMAT, INDEX, Entry, Filed, Record, file_name, phase_folder
+from fewfed.privacy.record import (
+    BROADCAST,
+    FOLDER,
+    FORMAT,
+    INDEX,
+    Entry,
+    Filed,
+    Record,
+    file_name,
+    phase_folder,
+    run_of,
+)
 from fewfed.privacy.record import round_folder as folder_of_round
 from fewfed.privacy.recording import Recording
 from fewfed.runs.seals import write_sealed
@@ -26,7 +37,7 @@ class Recorder:
 
     def __init__(self, run: OwnFolder, recording: Recording, done: int = 0) -> None:
         """`run`: the run folder; `done`: its finished rounds, whose record stays."""
-        self._recording = recording
+        self._run, self._recording = run, recording
         self._folder = run.below(FOLDER)
         self._entries = [entry for entry in _known(run) if entry.round <= done]
         self._bytes = sum(entry.size for entry in self._entries)
@@ -107,6 +118,7 @@ class Recorder:
         wanted = self._recording
         content = {
             "format": FORMAT,
+            "run": run_of(self._run),
             "wanted": {
                 "rounds": sorted(wanted.rounds),
                 "clients": "all" if wanted.clients is None else sorted(wanted.clients),

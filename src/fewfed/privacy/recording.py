@@ -48,7 +48,14 @@ def tenths(rounds: int) -> tuple[int, ...]:
     return tuple(sorted({1, rounds} | {max(1, rounds * part // 10) for part in range(1, 10)}))
 
 
-def _numbers(key: str, text: str, lowest: int, highest: int, words: Mapping[str, Iterable[int]]) -> frozenset[int]:
+def numbers_of(key: str, text: str, lowest: int, highest: int, otherwise: str) -> frozenset[int]:
+    """Numbers as a user lists them: 0,3,10-19. `otherwise`: what could be there instead."""
+    return _numbers(key, text, lowest, highest, {}, otherwise)
+
+
+def _numbers(
+    key: str, text: str, lowest: int, highest: int, words: Mapping[str, Iterable[int]], otherwise: str = ""
+) -> frozenset[int]:
     found: set[int] = set()
     for part in (part.strip() for part in text.split(",")):
         span = _RANGE.fullmatch(f"{part}-{part}" if part.isascii() and part.isdigit() else part)
@@ -57,7 +64,7 @@ def _numbers(key: str, text: str, lowest: int, highest: int, words: Mapping[str,
         elif span and lowest <= int(span[1]) <= int(span[2]) <= highest:
             found |= set(range(int(span[1]), int(span[2]) + 1))
         else:
-            known = ", ".join(words) if words else f"{ALL} alone"
+            known = otherwise or (", ".join(words) if words else f"{ALL} alone")
             raise ConfigError(
                 f"{key} = '{text:.80}': expected numbers from {lowest} to {highest} with commas between, as in "
                 f"{lowest},{highest} or {lowest}-{highest}, or {known}",

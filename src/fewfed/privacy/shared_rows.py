@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.engine.job import Job
 from fewfed.engine.threads import one_thread
@@ -66,9 +68,9 @@ def label_upload(phase: Phase) -> str:
     return phase.label_upload
 
 
-def shares_rows(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
-    """Those of some phases in which clients send rows."""
-    return tuple(phase for phase in phases if row_upload(phase))
+def rows_in(arrays: Mapping[str, Any], upload: str) -> int:
+    """How many rows an upload has; where a wrapper packed them, each of its parts has as many."""
+    return next((len(leaf) for _, leaf in tree.leaves({"": arrays[upload]})), 0)
 
 
 def of_arrays(phase: Phase, arrays: Mapping[str, Tensor], origins: Tensor, rows: Examples) -> SharedRows:

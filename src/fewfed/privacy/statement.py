@@ -27,6 +27,7 @@ from fewfed.engine.turn import Member, run_turn
 from fewfed.errors import RunError
 from fewfed.phase import Clock, Cohort, Phase, Role, Upload
 from fewfed.privacy.flows import Passed, Plays, Reach, Watched
+from fewfed.privacy.sharing import rows_behind
 from fewfed.privacy.stand_ins import with_stand_ins
 
 Spans = tuple[tuple[int, int], ...]
@@ -75,6 +76,10 @@ class Sent:
     """Rounds after which nothing of it is left at the server; None where no end was seen."""
     unknown: str = ""
     """Why forms or reaches are not known."""
+    compared: str = ""
+    """How the server compares single sites' values before it combines them; empty where it does not."""
+    made_of: int = 1
+    """The least number of the site's rows behind each row of it; 1 where nobody can tell."""
 
     @property
     def seen_raw(self) -> bool:
@@ -346,6 +351,7 @@ def _sends(plays: Plays, name: str, each: _Occurring, passed: Sequence[Passed], 
                 reaches=reaches,
                 kept=kept,
                 unknown=unknown,
+                made_of=rows_behind(plays.job, seen[0].clock, seen[0].phase) if seen and upload.rows else 1,
             )
         )
     return tuple(found)

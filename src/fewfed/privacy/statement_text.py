@@ -167,7 +167,13 @@ def _sent(sent: Sent, about: About, takes_part: int) -> _Point:
     server = f"The server: {_server(sent, takes_part)}"
     below = (f"How much: {_shape(sent, about)}", server, f"Other sites: {_others(sent, takes_part)}")
     lasting = _how_long(sent)
-    return _Point(f"{sent.name}: {_ROLES[Role(sent.role)]}", (*below, f"How long: {lasting}") if lasting else below)
+    return _Point(f"{sent.name}: {_what(sent)}", (*below, f"How long: {lasting}") if lasting else below)
+
+
+def _what(sent: Sent) -> str:
+    if sent.role == Role.FEATURES.value and sent.made_of > 1:
+        return f"features of several rows together: at least {sent.made_of} rows of the site are behind each"
+    return _ROLES[Role(sent.role)]
 
 
 def _shape(sent: Sent, about: About) -> str:
@@ -195,10 +201,15 @@ def _server(sent: Sent, takes_part: int) -> str:
     if sent.combine == "keep":
         return "receives and uses the value of every single site."
     what = "mean" if sent.combine == "mean" else "sum"
+    if sent.compared:
+        return (
+            f"receives the value of every single site and compares them with each other before it combines them "
+            f"({sent.compared}). Secure aggregation could not hide single values from it."
+        )
     one = f" With one site a round the {what} is that site's value." if takes_part == 1 else ""
     return (
         f"receives the value of every single site, but uses only the {what} over them. Secure aggregation could hide "
-        f"single values from it; this version has none.{one}"
+        f"single values from it: between real sites, 'secure = true' in the federation's file.{one}"
     )
 
 
@@ -348,8 +359,10 @@ def _looks(forms: Sequence[Form]) -> str:
     if len(forms) == 1:
         return f"{_array(forms[0])}, {types}"
     fixed = sum(math.prod(length or 0 for length in form.shape) for form in forms if not form.counts_rows)
-    rows = any(form.counts_rows for form in forms)
-    return f"{len(forms)} arrays with {_number(fixed)} numbers{' and such that count rows' if rows else ''}, {types}"
+    a_row = sum(math.prod(length or 1 for length in form.shape) for form in forms if form.counts_rows)
+    told = [f"{_number(fixed)} numbers"] if fixed or not a_row else []
+    told += [f"rows of {_number(a_row)} numbers in all"] if a_row else []
+    return f"{len(forms)} arrays with {' and '.join(told)}, {types}"
 
 
 def _array(form: Form) -> str:

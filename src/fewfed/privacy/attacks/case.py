@@ -14,7 +14,7 @@ from fewfed.engine.job import Job
 from fewfed.engine.packet import Packet
 from fewfed.engine.turn import Member
 from fewfed.phase import Clock, Phase
-from fewfed.privacy.shared_rows import SharedRows, of_client, row_upload
+from fewfed.privacy.shared_rows import SharedRows, of_client, row_upload, rows_in
 from fewfed.tree import Tree
 
 _MOST_CANDIDATES = 10_000
@@ -96,7 +96,7 @@ class Case:
 
     def _sent_rows(self, one: Exchanged) -> bool:
         upload = row_upload(self.phase(one.round, one.phase))
-        return bool(upload) and any(len(packet.arrays[upload]) for packet in one.packets.values())
+        return bool(upload) and any(rows_in(packet.arrays, upload) for packet in one.packets.values())
 
     def of_sites(self, exchanged: Exchanged) -> dict[int, SharedRows]:
         """The rows of an exchange with the truth about them, by the client that sent them."""

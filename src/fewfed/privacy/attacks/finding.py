@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ class Measure:
     value: float
     low: float
     high: float
-    """The 95 % interval."""
+    """The 95 % interval; an end that is infinite is not known."""
     rows: int
     """How many rows, clients or guesses it is of."""
     chance: float | None = None
@@ -60,6 +61,8 @@ class Finding:
         """Without the picture."""
         found = dataclasses.asdict(self)
         del found["picture"]
+        for measure in found["measures"]:  # JSON has no infinity.
+            measure |= {end: measure[end] if math.isfinite(measure[end]) else None for end in ("low", "high")}
         return found
 
 

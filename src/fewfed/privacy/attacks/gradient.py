@@ -121,7 +121,9 @@ def _finding(
     if true.dim() == 4 and min(true.shape[2:]) >= 2:
         alike = ssim(ours.to(true.dtype), true, peak)
         blind = float(ssim(mean, true, peak).mean())
-        measures.append(Measure("SSIM", float(alike.mean()), *intervals.of_mean(alike), len(true), blind))
+        measures.append(
+            Measure("SSIM", float(alike.mean()), *intervals.of_mean(alike, least=-1.0, most=1.0), len(true), blind)
+        )
     phase = case.phase(exchanged.round, exchanged.phase)
     raw = all(upload.combine.seen_raw for upload in phase.uploads.values())
     threat = Threat(

@@ -140,7 +140,13 @@ def judged(guesses: list[Guess], truth: Tensor) -> tuple[Measure, ...]:
     shared = overlap(guessed, present)
     measures = [
         Measure("label sets exactly right", exact / count, *intervals.of_share(exact, count), count, common[1] / count),
-        Measure("overlap of label sets (Jaccard)", float(shared.mean()), *intervals.of_mean(shared), count, blind),
+        Measure(
+            "overlap of label sets (Jaccard)",
+            float(shared.mean()),
+            *intervals.of_mean(shared, least=0.0, most=1.0),
+            count,
+            blind,
+        ),
     ]
     told = [guess.shares for guess in guesses]
     if all(shares is not None for shares in told):
@@ -149,7 +155,14 @@ def judged(guesses: list[Guess], truth: Tensor) -> tuple[Measure, ...]:
         chance = float(0.5 * (shares.mean(0) - shares).abs().sum(1).mean())
         what = "wrong part of the label shares (total variation)"
         measures.append(
-            Measure(what, float(errors.mean()), *intervals.of_mean(errors), count, chance, larger_leaks=False)
+            Measure(
+                what,
+                float(errors.mean()),
+                *intervals.of_mean(errors, least=0.0, most=1.0),
+                count,
+                chance,
+                larger_leaks=False,
+            )
         )
     return tuple(measures)
 

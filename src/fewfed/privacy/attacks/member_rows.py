@@ -11,7 +11,7 @@ from fewfed.privacy.attacks import roc
 from fewfed.privacy.attacks.attacker_rows import matched
 from fewfed.privacy.attacks.case import Case, Exchanged
 from fewfed.privacy.attacks.finding import Finding, Threat
-from fewfed.privacy.shared_rows import imitated, row_upload
+from fewfed.privacy.shared_rows import imitated, row_upload, rows_in
 
 _MOST_CANDIDATES = 300
 _COPIES = 256
@@ -24,7 +24,7 @@ def sharing(case: Case, exchanges: tuple[Exchanged, ...]) -> list[Exchanged]:
     for exchanged in exchanges:
         phase = case.phase(exchanged.round, exchanged.phase)
         rows = row_upload(phase)
-        if rows and not phase.epochs and any(len(packet.arrays[rows]) for packet in exchanged.packets.values()):
+        if rows and not phase.epochs and any(rows_in(packet.arrays, rows) for packet in exchanged.packets.values()):
             found.append(exchanged)
     return found
 

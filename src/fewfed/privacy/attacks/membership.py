@@ -15,7 +15,7 @@ from fewfed.privacy.attacks.finding import Finding, Threat
 from fewfed.privacy.attacks.member_references import References, trained
 from fewfed.privacy.attacks.member_rows import on_rows, sharing
 from fewfed.privacy.attacks.member_targets import Target, broadcast, targets, uploads
-from fewfed.privacy.attacks.whole_models import losses
+from fewfed.privacy.attacks.whole_models import losses, outputs
 from fewfed.tree import Tree
 
 REFERENCES = (1, 4)
@@ -94,9 +94,7 @@ def _on_models(
 
     found = [finding("loss threshold", "the candidate rows", [-each[0] for each in both], [-each[1] for each in both])]
     for references in given:
-        scored = [
-            _rmia(case, references, target, population, known) for target, known in zip(suspects, both, strict=True)
-        ]
+        scored = [_rmia(case, references, target, population) for target in suspects]
         inside, outside = [each[0] for each in scored], [each[1] for each in scored]
         found.append(
             finding(
@@ -110,14 +108,19 @@ def _loss(case: Case, model: Tree, rows: Examples) -> Tensor:
     return losses(case.job, model, rows, case.device)
 
 
-def _rmia(
-    case: Case, references: References, target: Target, population: Examples, known: tuple[Tensor, Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
+def _rmia(case: Case, references: References, target: Target, population: Examples) -> tuple[Tensor, Tensor]:
     """Scores of the members and of the others."""
-    under = [
-        torch.stack([_loss(case, each, rows) for each in references.models]) for rows in (*target.both, population)
-    ]
-    seen = references.seen[:, : len(population)]
-    usual = rmia.evidence(known[2], under[2], seen)
-    inside, outside = (rmia.evidence(own, others) for own, others in zip(known[:2], under[:2], strict=True))
+    groups = (*target.both, population)
+    own = [_likely(case, target.model, rows) for rows in groups]
+    under = [torch.stack([_likely(case, each, rows) for each in references.models]) for rows in groups]
+    usual = rmia.evidence(own[2], under[2], references.seen[:, : len(population)])
+    inside, outside = (rmia.evidence(likely, others) for likely, others in zip(own[:2], under[:2], strict=True))
     return rmia.scores(inside, usual), rmia.scores(outside, usual)
+
+
+def _likely(case: Case, model: Tree, rows: Examples) -> Tensor:
+    """How likely a model finds every row; where labels are no classes, from its loss, minus the logarithm of that."""
+    said = outputs(case.job, model, rows.x, case.device)
+    if case.job.task.classes and said.dim() == 2:
+        return rmia.confidence(said, rows.y.cpu())
+    return (-_loss(case, model, rows)).exp()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from fewfed.engine.packet import Packet
 from fewfed.errors import ConfigError, DataError, RunError
-from fewfed.privacy.attacks.case import Case, Exchanged, Recorded
+from fewfed.privacy.attacks.case import Case
+from fewfed.privacy.record import Exchanged, Record
 from fewfed.runs.experiment import Resolved
 from fewfed.runs.folder import RunFolder
 from fewfed.runs.identity import refuse_other_inputs
@@ -51,8 +53,6 @@ class Effort:
 
 def open_case(folder: Path, wanted: Effort, own: Own, *, method: str = "", network: str = "") -> Case:
     """The case of a recorded run. `own`: the data and the network, where they were objects of the user's program."""
-    from fewfed.privacy.record import Record
-
     device = wanted.chosen_device()
     opened, config = RunFolder.open(folder)
     record = Record.open(folder)
@@ -72,26 +72,33 @@ def open_case(folder: Path, wanted: Effort, own: Own, *, method: str = "", netwo
         ) from error
     refuse_other_inputs(prepared.inputs, opened, config)
     remember_named(resolved)
-    rounds = prepared.resolved.experiment.rounds
-    return Case(prepared.job, rounds, _only(record, wanted.rounds), device, wanted.seed, wanted.effort)
+    rounds, adversary = prepared.resolved.experiment.rounds, prepared.job.adversary
+    # What a simulated attacker hands over says nothing of its rows: whoever is attacked is honest.
+    dishonest = frozenset[int]() if adversary is None else frozenset(adversary.clients)
+    seen = _Some(record, _only(record, wanted.rounds), dishonest)
+    return Case(prepared.job, rounds, seen, device, wanted.seed, wanted.effort)
 
 
 @dataclass(frozen=True)
 class _Some:
-    """Some rounds of a record."""
+    """Some rounds of a record, without what some clients handed over."""
 
-    whole: Recorded
+    whole: Record
     rounds: tuple[int, ...]
+    without: frozenset[int]
 
     def exchanges(self, round: int) -> tuple[Exchanged, ...]:
-        return self.whole.exchanges(round)
+        return tuple(replace(one, packets=self._kept(one.packets)) for one in self.whole.exchanges(round))
+
+    def _kept(self, packets: Mapping[int, Packet]) -> dict[int, Packet]:
+        return {client: packet for client, packet in packets.items() if client not in self.without}
 
 
-def _only(record: Recorded, rounds: Sequence[int]) -> Recorded:
+def _only(record: Record, rounds: Sequence[int]) -> tuple[int, ...]:
     if not rounds:
-        return record
+        return record.rounds
     missing = [round for round in rounds if round not in record.rounds]
     if missing:
         there = ", ".join(str(round) for round in record.rounds) or "none"
         raise RunError(f"round {missing[0]} was not recorded: expected some of {there}")
-    return _Some(record, tuple(sorted(set(rounds))))
+    return tuple(sorted(set(rounds)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -188,7 +189,7 @@ class _Truth:
         rows, none = len(errors), torch.zeros_like(errors)
         found = [
             Measure("R2", *_explained(errors, guessed), rows, chance=0.0, raw=_explained(none, guessed)[0]),
-            _mean("mean squared error", errors, guessed, none, larger_leaks=False),
+            _mean("mean squared error", errors, guessed, none, least=0.0, larger_leaks=False),
         ]
         if self.origins.shape[1] > 1:
             each, blind = (self._of_each(rows) for rows in (rebuilt, guess))
@@ -203,7 +204,7 @@ class _Truth:
             planes = [each.reshape(-1, *self.shape) for each in (rebuilt, guess, self.sources)]
             alike = [similarity.ssim(each, planes[2], peak) for each in planes]
             loud = [similarity.psnr(each, peak) for each in (errors, guessed, none)]
-            found += [_mean("PSNR in dB, at most 100", *loud), _mean("SSIM", *alike)]
+            found += [_mean("PSNR in dB, at most 100", *loud, most=100.0), _mean("SSIM", *alike, least=-1.0, most=1.0)]
         return found
 
     def _of_each(self, rebuilt: Tensor) -> Tensor:
@@ -221,8 +222,11 @@ class _Truth:
         return pictures.grid(both, self.least, self.most)
 
 
-def _mean(what: str, values: Tensor, guessed: Tensor, raw: Tensor, *, larger_leaks: bool = True) -> Measure:
-    mean, low_high = float(values.double().mean()), intervals.of_mean(values)
+def _mean(
+    what: str, values: Tensor, guessed: Tensor, raw: Tensor, *, least: float = -math.inf, most: float = math.inf,
+    larger_leaks: bool = True,
+) -> Measure:  # fmt: skip
+    mean, low_high = float(values.double().mean()), intervals.of_mean(values, least=least, most=most)
     chance, without = float(guessed.double().mean()), float(raw.double().mean())
     return Measure(what, mean, *low_high, len(values), chance, without, larger_leaks)
 

@@ -13,17 +13,31 @@ GAMMA = 2.0
 """By how much a row must stand out against a row of the population; the paper's."""
 OFFLINE = 0.3
 """The paper's a for CIFAR-10: p(x) = ((1 + a) p_out(x) + (1 - a)) / 2 guesses how models that saw x answer."""
+_TEMPERATURE, _MARGIN = 2.0, 0.6
+"""The released code's."""
+
+
+def confidence(said: Tensor, labels: Tensor) -> Tensor:
+    """How likely models that say this (..., rows, classes) find the labels, by a softmax that is slow to be sure.
+
+    Logits are halved, and the label must win by a margin: one of the signals of the released code. Under a plain
+    softmax all rows that a model has learnt are equally certain, and nothing tells them apart. The code's usual signal,
+    with a polynomial for the exponential, is stronger on a large network, and misleads where logits are large.
+    """
+    logits = said / _TEMPERATURE
+    label = labels.expand(logits.shape[:-1])[..., None]
+    less = logits.scatter_add(-1, label, torch.full_like(logits[..., :1], -_MARGIN))
+    return less.softmax(-1).gather(-1, label).squeeze(-1)
 
 
 def evidence(of_target: Tensor, of_references: Tensor, seen: Tensor | None = None, a: float = OFFLINE) -> Tensor:
-    """p(x | model) / p(x) of every row, from losses: (rows) under the model, (references, rows) under references.
+    """p(x | model) / p(x) of every row, from how likely it is: (rows) under the model, (references, rows) under others.
 
     `seen`: which references were trained on which rows; these are left out of that row's mean. NaN where all were.
     """
-    likely = (-of_references).exp()
-    kept = torch.ones_like(likely) if seen is None else (~seen).to(likely.dtype)
-    out = (likely * kept).sum(0) / kept.sum(0)
-    return (-of_target).exp() / (0.5 * ((1 + a) * out + (1 - a)))
+    kept = torch.ones_like(of_references) if seen is None else (~seen).to(of_references.dtype)
+    out = (of_references * kept).sum(0) / kept.sum(0)
+    return of_target / (0.5 * ((1 + a) * out + (1 - a)))
 
 
 def scores(rows: Tensor, population: Tensor, gamma: float = GAMMA) -> Tensor:

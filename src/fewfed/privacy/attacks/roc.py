@@ -17,16 +17,18 @@ LEAST_FOR_A_HUNDREDTH = 100
 
 
 def area(members: Tensor, others: Tensor) -> tuple[float, float, float]:
-    """The area under the curve with DeLong's interval; where the two are apart, Wilson's for the smaller group."""
+    """The area under the curve with DeLong's interval, on the scale of its logit, since near 1 it would reach too
+    little below; where the two are apart, Wilson's for the smaller group."""
     members, others = members.double().flatten(), others.double().flatten()
     above, below = _share_below(members, others), 1 - _share_below(others, members)
     value = float(above.mean())
     variance = sum(float(each.var()) / len(each) if len(each) > 1 else 0.25 for each in (above, below))
-    half = _Z * math.sqrt(variance)
-    low, high = max(0.0, value - half), min(1.0, value + half)
-    if variance == 0:  # No overlap, or all scores equal: the sample says nothing of its own spread.
+    if variance == 0 or value in (0.0, 1.0):  # No overlap, or all scores equal: the sample does not know its spread.
         few = min(len(members), len(others))
-        low, high = intervals.of_share(round(value * few), few)
+        return value, *intervals.of_share(round(value * few), few)
+    half = _Z * math.sqrt(variance) / (value * (1 - value))
+    middle = math.log(value / (1 - value))
+    low, high = (0.5 * (1 + math.tanh(end / 2)) for end in (middle - half, middle + half))
     return value, low, high
 
 
