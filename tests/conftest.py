@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,16 @@ for each in (signal.SIGINT, signal.SIGHUP):
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Nothing of the machine's memory of earlier runs comes in, and nothing of the tests' goes out."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """No library decides for later tests, and for programs they fork, what a signal does: Ray's clusters would."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for each, handler in before.items():
+        if signal.getsignal(each) is not handler:
+            signal.signal(each, handler)
 
 
 @pytest.fixture(autouse=True)

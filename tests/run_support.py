@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from fewfed import Experiment, Training
+from fewfed import Experiment, Training, processes
 from fewfed.engine import storage
 from fewfed.engine.loop import RoundView
 from fewfed.runs.folder import BEFORE, CHECKPOINT, METRICS, MODEL, RunFolder
@@ -80,16 +80,12 @@ def assert_same_end(folder: Path, reference: Path) -> None:
 
 def forked(work: Callable[[], object]) -> int:
     """Do some work in a process of its own; the process's number."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            torch.set_num_threads(1)  # OpenMP's other threads did not come along, and waiting for them never ends.
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return pid
+
+    def alone() -> None:
+        torch.set_num_threads(1)  # OpenMP's other threads did not come along, and waiting for them never ends.
+        work()
+
+    return processes.forked(alone)
 
 
 def killed(pid: int) -> bool:

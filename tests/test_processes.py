@@ -161,3 +161,28 @@ def test_a_request_to_end_that_comes_while_a_process_is_made_is_not_lost(number:
     script = INTERRUPTED.replace("NUMBER", number)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.stdout.split("\n")[:3], done.stderr) == (["heard", "nobody left", "True"], "")
+
+
+STORM = """
+import os, signal, time
+from fewfed import processes
+
+def rest():
+    for _ in range(60_000):  # A signal in the moment before a long sleep begins is heard after it: so Python has it.
+        time.sleep(0.01)
+
+codes = set()
+for _ in range(400):
+    try:
+        pid = processes.forked(rest)
+    except KeyboardInterrupt:
+        os._exit(7)  # The new process is back here, as if it were its parent.
+    os.kill(pid, signal.SIGINT)
+    codes.add(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+print(codes)
+"""
+
+
+def test_a_new_process_that_is_asked_to_end_at_once_does_not_go_on_as_its_parent() -> None:
+    done = subprocess.run([sys.executable, "-c", STORM], capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.returncode, done.stderr) == ("{1}", 0, "")

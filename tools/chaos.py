@@ -29,6 +29,7 @@ import torch
 
 from fewfed.cli import main as program
 from fewfed.engine import storage
+from fewfed.processes import forked
 
 METHODS = ("fedavg", "flea", "scaffold", "local")
 EXECUTORS = (("--executor", "sequential"), ("--executor", "workers", "--set", "workers.processes=2", "--exact"))
@@ -39,8 +40,9 @@ COMMON = (
 DEADLINE = ("--set", "workers.deadline=3")
 PATIENCE = 60.0
 """Seconds after which a program counts as hung."""
-PROMPT = 4.0
-"""Seconds in which a program must end after a signal that asks it to. Two on an idle machine."""
+PROMPT = 10.0
+"""Seconds in which a program must end after a signal that asks it to: two on an idle machine, but tests run on any."""
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 VARIES = ("seconds", "train_seconds", "events", "chain")
 
 SAME, REFUSED = "same end", "refused in a sentence"
@@ -61,14 +63,18 @@ class Program:
 
     def __post_init__(self) -> None:
         sys.stdout.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            self._be()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)  # The program hears them once it is itself.
+        try:
+            self.pid = forked(lambda: self._be(before))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _be(self) -> None:
+    def _be(self, heard: set[int]) -> None:
         status = 99
         try:
             os.setsid()
+            for asking in ASKING:  # Whatever the program that forks made of it.
+                signal.signal(asking, signal.default_int_handler if asking is signal.SIGINT else signal.SIG_DFL)
             for number in (1, 2):
                 os.dup2(os.open(self._log(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
             sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
@@ -77,10 +83,13 @@ class Program:
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (self.most_file_bytes, self.most_file_bytes))
             sys.argv = ["fewfed", *self.arguments]
+            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
             program()
             status = 0
         except SystemExit as ending:
             status = ending.code if isinstance(ending.code, int) else 0
+        except KeyboardInterrupt:  # Before the program listens to signals.
+            status = 128 + signal.SIGINT
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -198,7 +207,7 @@ def killed(case: Case) -> str:
 
 def asked_to_end(case: Case) -> str:
     """Ctrl-C, SIGTERM or SIGHUP."""
-    number = case.draw.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    number = case.draw.choice(ASKING)
     going = case.start()
     case.wait()
     going.send(number)

@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--cells", default="")
     parser.add_argument("--executor", default="auto")
+    parser.add_argument("--precision", default="", choices=("", "tf32", "bf16"), help="of a GPU; records say so")
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--library", type=Path, default=Path("reproduce"))
     parser.add_argument("--results", type=Path, help="where records go; default: with the others")
@@ -41,14 +42,14 @@ def main() -> None:
     study = library.study(given.study)
     missing = missing_data(study.runs)
     runs = [
-        _on(run, given.executor)
+        _on(run, given.executor, given.precision)
         for run in chosen_runs(study, given.cells)
         if run.resolved.experiment.data not in missing
     ]
     for data, obtain in missing.items():
         print(f"data '{data}' is not on this machine: {obtain}")
     kept = Kept(given.results or library.folder / FOLDER)
-    session = Session(study, runs, given.out / study.name, kept, given.commit)
+    session = Session(study, runs, given.out / study.name, kept, given.commit, given.precision)
     began = time.monotonic()
 
     def report(update: Update) -> None:
@@ -64,9 +65,12 @@ def main() -> None:
     print(to_csv(study, compared(study, session.finished())))
 
 
-def _on(run: Planned, executor: str) -> Planned:
+def _on(run: Planned, executor: str, precision: str) -> Planned:
     experiment = dataclasses.replace(run.resolved.experiment, executor=executor)
-    return dataclasses.replace(run, resolved=dataclasses.replace(run.resolved, experiment=experiment))
+    executors = {"cuda": {"precision": precision}} if precision else {}
+    return dataclasses.replace(
+        run, resolved=dataclasses.replace(run.resolved, experiment=experiment, executors=executors)
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Feed what comes from outside with bytes nobody would write: packets, data files, rules, settings, run folders.
+"""Feed what comes from outside with bytes nobody would write: packets, signed envelopes, data files, run folders...
 
     python tools/fuzz.py [--seconds 60] [--targets packet npz ...] [--seed 0]
 
@@ -46,6 +46,157 @@ def packet(_scratch: Path) -> tuple[Case, list[bytes]]:
 
     arrays = {"model": {"w": torch.ones(2, 3), "b": torch.zeros(3)}, "counts": torch.arange(4)}
     return case, [encode(Packet(1, "train", 3, 2.0, arrays, {"steps": 4.0})), encode(Packet(0, "a", 0, 1.0, {}))]
+
+
+def envelope(_scratch: Path) -> tuple[Case, list[bytes]]:
+    from fewfed.deploy.security.envelope import About, Direction, Expected, Refused, seal, unseal
+    from fewfed.deploy.security.keys import PublicKey, SigningKey
+
+    class Anybody(PublicKey):
+        """A key under which everything is signed, so that what comes after the signature is reached too."""
+
+        def signed(self, signature: bytes, content: bytes) -> bool:  # noqa: ARG002
+            return True
+
+    key = SigningKey.new()
+    everybody = {"a": Anybody(key.public.content)}
+
+    def case(content: bytes) -> None:
+        for keys in ({"a": key.public}, everybody):
+            with contextlib.suppress(Refused):
+                opened = unseal(content, Expected(recipient="coordinator"), keys, most_bytes=1 << 20)
+                assert len(opened.body) <= len(content)
+
+    about = About("run", 1, "train", "work", 0, Direction.REPLY, "a", "coordinator", bytes(16))
+    return case, [seal(b"a body", about, key), seal(b"", about, key)]
+
+
+def secure(_scratch: Path) -> tuple[Case, list[bytes]]:
+    """The first byte says which message of secure aggregation the rest is."""
+    from fewfed.deploy.secure import messages
+    from fewfed.deploy.secure.session import Session
+    from fewfed.deploy.security.envelope import Refused
+
+    session, pair = bytes(32), (bytes(32), bytes(32))
+    keys = messages.Keys(bytes(32), bytes(32), bytes(64))
+    dealt = messages.Dealt(b"box", pair)
+    good = (
+        keys,
+        messages.KeyRing({"a": keys, "b": keys}),
+        messages.Deal(bytes(32), {"a": dealt}),
+        messages.Boxes({"a": dealt, "b": dealt}),
+        messages.Masked(bytes(16), b"extra", ("a",)),
+        messages.Survivors(("a", "b")),
+        messages.Confirmed(bytes(64)),
+        messages.Confirmations({"a": bytes(64)}),
+        messages.Revealed({"a": (messages.Secret.SELF, bytes(52)), "b": (messages.Secret.PAIR, bytes(52))}),
+    )
+
+    def case(content: bytes) -> None:
+        which, rest = (content[0] if content else 0), content[1:]
+        with contextlib.suppress(Refused):
+            if which % (len(good) + 1) == len(good):
+                found = Session.decode(rest)
+                assert not (found.problem == "" and len(found.sites) < 3)
+                again = found.encode()
+            else:
+                again = type(good[which % (len(good) + 1)]).decode(rest, session).encode(session)
+            assert again == rest, "a message has two encodings"
+
+    invitation = Session("run", 3, "train", 0, ("a", "b", "c"), 2, bytes(32)).encode()
+    written = [message.encode(session) for message in good]
+    return case, [bytes([number]) + content for number, content in enumerate([*written, invitation])]
+
+
+def letters(_scratch: Path) -> tuple[Case, list[bytes]]:
+    """Bodies of letters between coordinator and sites; the first byte says which. What is in them is used as there."""
+    from fewfed.data.raw_inputs import RawInputs
+    from fewfed.deploy.coordinator.scores import blank_score, checked_score
+    from fewfed.deploy.messages import BadMessage, Offer, Reply, Request, Terms, Verdict
+    from fewfed.errors import DataError
+    from fewfed.tasks.classification import Classification
+
+    task = Classification(3)
+    like = blank_score(task, (4,))
+    inputs = {"kind": "table", "columns": [{"name": "sex", "categories": ["f", "m"]}]}
+    good = (
+        Offer({"method": "fedavg"}, "classification", (4,), ("a", "b", "c"), ("north", "south")),
+        Terms(10, 5, 0, False, inputs, "00", "1"),
+        Request((Verdict(1, "train", True),), attached="00", content=b"packet"),
+        Reply(score={**like.as_json(), "groups": {}}, content=b"packet"),
+        Reply("it failed", "policy", inputs=inputs),
+    )
+
+    def case(content: bytes) -> None:
+        kind = type(good[(content[0] if content else 0) % len(good)])
+        with contextlib.suppress(BadMessage, DataError):
+            found = kind.read(content[1:])
+            if isinstance(found, Reply) and found.score is not None:
+                checked_score(found.score, like, 1_000)
+            if isinstance(found, Reply | Terms) and found.inputs is not None:
+                raw = RawInputs.from_json(found.inputs)
+                assert raw.unlike(raw) == ""
+                raw.unlike(RawInputs.from_json(inputs))
+            kind.read(found.body())
+
+    return case, [bytes([number]) + each.body() for number, each in enumerate(good)]
+
+
+def parcel(_scratch: Path) -> tuple[Case, list[bytes]]:
+    """The objects of one of Flower's messages, one after another behind its length; and a relay's parcel."""
+    from fewfed.deploy.flower import wire
+    from fewfed.deploy.flower.relay import receive_parcel
+    from fewfed.deploy.parcel import Parcel
+
+    good, names = [], []
+    for attached in (b"", bytes(250_000)):
+        about = {"run": 1, "sender": 2, "to": 3, "created": 1.0, "ttl": 60.0, "answers": ""}
+        message = wire.message_of(Parcel(b"letter", attached), **about)
+        _, _, objects = wire.objects_of([message])
+        parts = {name: each.deflate() for name, each in objects.items()}
+        order = [message.object_id, *(name for name in parts if name != message.object_id)]
+        names.append(order)
+        good.append(b"".join(len(parts[name]).to_bytes(4, "little") + parts[name] for name in order))
+
+    class Line:
+        """As a socket that has received some bytes."""
+
+        def __init__(self, content: bytes) -> None:
+            self._content = io.BytesIO(content)
+
+        def recv(self, size: int) -> bytes:
+            return self._content.read(size)
+
+        def settimeout(self, _: float | None) -> None:
+            pass
+
+    def case(content: bytes) -> None:
+        came = receive_parcel(Line(content), 1 << 20)  # type: ignore[arg-type]
+        assert came is None or len(came[0]) + len(came[1]) + 16 <= len(content)
+        blobs, rest = [], content
+        while rest and len(blobs) < 20:
+            length = int.from_bytes(rest[:4], "little")
+            blobs.append(rest[4 : 4 + length])
+            rest = rest[4 + length :]
+        for order in names:
+            with contextlib.suppress(wire.Unreadable):
+                wire.parcel_in(order[0], dict(zip(order, blobs, strict=False)))
+
+    return case, [good[0], (6).to_bytes(8, "little") + (3).to_bytes(8, "little") + b"letterxyz", good[1][:20_000]]
+
+
+def roster(_scratch: Path) -> tuple[Case, list[bytes]]:
+    from fewfed.deploy.security.keys import FlowerKey, SigningKey
+    from fewfed.deploy.security.roster import Member, Roster, parsed_roster
+    from fewfed.errors import ConfigError
+
+    def case(content: bytes) -> None:
+        with contextlib.suppress(ConfigError):
+            found = parsed_roster(content, "roster.toml")
+            assert parsed_roster(found.written(), "roster.toml") == found
+
+    members = [Member(name, SigningKey.new().public, FlowerKey.new().line) for name in ("a", "ward-3")]
+    return case, [Roster(SigningKey.new().public, {each.name: each for each in members}).written()]
 
 
 def cifar(scratch: Path) -> tuple[Case, list[bytes]]:
@@ -196,7 +347,23 @@ def folder(scratch: Path) -> tuple[Case, list[bytes]]:
 
 
 TARGETS: dict[str, Callable[[Path], tuple[Case, list[bytes]]]] = {
-    each.__name__: each for each in (packet, cifar, npz, csv, new_rows, split, settings, blueprint, folder)
+    each.__name__: each
+    for each in (
+        packet,
+        envelope,
+        letters,
+        parcel,
+        secure,
+        roster,
+        cifar,
+        npz,
+        csv,
+        new_rows,
+        split,
+        settings,
+        blueprint,
+        folder,
+    )
 }
 
 

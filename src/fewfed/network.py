@@ -124,7 +124,7 @@ class Network:
 
     def _with(self, modules: Mapping[str, nn.Module], source: Source) -> Network:
         twin = Network(self.name, modules, None if self.one_piece else self.cut, source)
-        twin._cuts, twin._affine = self._cuts, self._affine  # Neither depends on weights or on their type.
+        twin._cuts, twin._affine = self._cuts, self._affine  # Found out once: a cut does not move with the weights.
         return twin
 
     @property

@@ -180,6 +180,14 @@ class Plan:
         _ = random.numpy  # Says that steps differ, so that nobody draws for all of them at once.
         return SystemRandom(self.dtype)
 
+    def attack(self, round: int, phase: str, client: int) -> Random:
+        """What an attacker of a simulation draws in one phase."""
+        return Random(self.seed, "attack", round, phase, client, dtype=self.dtype)
+
+    def attackers(self, clients: int, count: int) -> frozenset[int]:
+        """Which of the clients attack, where somebody asks for so many: the same in all rounds, for every method."""
+        return frozenset(int(k) for k in Random(self.seed, "attackers").numpy.choice(clients, count, replace=False))
+
     def row_random(self, round: int, phase: str, client: int, *, seen: bool = False) -> Random:
         """What is new about a client's rows in one phase: flips and noise of one use after another, in its steps. Or,
         for all else that looks at its rows in that phase, once for the phase (`seen`)."""

@@ -39,15 +39,18 @@ def end_with(parent: int) -> None:
 def forked(work: Callable[[], object]) -> int:
     """Do some work in a process of its own, which ends with this one; its number. Exit code 1 where it fails.
 
-    A request to end that comes while the process is made is heard afterwards, and that process is ended first.
+    A request to end that comes while the process is made is heard afterwards, and that process is ended first. The new
+    process hears none before it is at its work: what is raised earlier would leave this function there, and the new
+    process would go on with what its parent does.
     """
     parent = os.getpid()
     heard: list[int] = []
     with _only_noted(heard):
-        pid = os.fork()
+        pid, heard_before = _fork_that_hears_nothing()
     if pid == 0:
         status = 1
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, heard_before)
             end_with(parent)
             work()
             status = 0
@@ -60,6 +63,18 @@ def forked(work: Callable[[], object]) -> int:
         end(pid, 0.0)
         raise
     return pid
+
+
+def _fork_that_hears_nothing() -> tuple[int, set[int]]:
+    """The new process's number, 0 there, where signals that ask it to end wait; and the signals that waited before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+    pid = -1
+    try:
+        pid = os.fork()
+    finally:
+        if pid != 0:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pid, before
 
 
 @contextmanager

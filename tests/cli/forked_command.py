@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import torch
 
+from fewfed.processes import forked
 from run_support import wait_until
 
 
@@ -50,13 +51,7 @@ def start(
     """Start a command in a folder; `before` is done first, in its process. `output` is where it writes."""
     for name in ("stdout", "stderr"):
         (folder / name).touch()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _become(arguments, folder, output, before)
-        finally:
-            os._exit(99)
-    return Command(pid, folder)
+    return Command(forked(lambda: _become(arguments, folder, output, before)), folder)
 
 
 def _become(arguments: Sequence[str], folder: Path, output: str, before: Callable[[], object]) -> NoReturn:

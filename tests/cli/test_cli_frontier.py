@@ -57,7 +57,7 @@ def test_every_setting_has_its_score_its_leaks_and_its_bytes(
     ("words", "sentence"),
     [
         (("--vary", "grouped.k=1,1"), "every value once"),
-        (("--vary", "seed=1,2"), "points of a frontier must share both"),
+        (("--vary", "seed=1,2"), "'seed' is no setting of a method"),
         (("--vary", "grouped.kk=1,2"), "did you mean"),
         (("--attacks", "reconstuct"), "did you mean"),
         ((), "which settings?"),
@@ -78,3 +78,32 @@ def test_a_method_that_sends_no_rows_has_bytes_alone(tmp_path: Path, capsys: Cap
     words = ("frontier", "fedprox", "--vary", "mu=0,1", *SMALL, "--json", "--out", str(tmp_path / "front"))
     found = points(capsys, monkeypatch, *words)
     assert [list(point["costs"]) for point in found] == [["MB up and down"]] * 2
+
+
+def test_a_setting_that_sends_nothing_to_attack_costs_no_other_its_place(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    """Averages of more rows than a site has of any class are never sent: an empty cell, and a line that says so."""
+    words = ("--set", "flea.share=1", "--attacks", "reconstruct", "--effort", "0.02", "--out", str(tmp_path / "front"))
+    asked = ("frontier", "grouped(flea)", "--vary", "grouped.k=1,1000", *SMALL, "--json", *words)
+    code, out, err = called(capsys, monkeypatch, *asked)
+    assert code == 0, err
+    one, none = json.loads(out.splitlines()[-1])["points"]
+    assert "reconstruct: R2" in one["costs"]
+    assert none["costs"].keys() == {"MB up and down"}
+    assert "found nothing to work on in 1 runs" in out + err
+    asked = (
+        "frontier",
+        "fedavg",
+        "--vary",
+        "lr=0.1",
+        *SMALL,
+        "--attacks",
+        "reconstruct",
+        "--out",
+        str(tmp_path / "no"),
+    )
+    code, out, err = called(capsys, monkeypatch, *asked)
+    assert code == 2
+    assert "found nothing to work on in" in err
+    assert "nor in any other run" in err

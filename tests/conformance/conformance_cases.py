@@ -21,6 +21,7 @@ EARLY: Mapping[str, Mapping[str, Any]] = {
     "fedgen-latent": {"steps": 10, "batch": 32},
     "flair": {"init_epochs": 2},
     "grouped": {"k": 2},
+    "potluck": {"k": 2},
 }
 """Settings that let a method show all its phases in a run as short as these, and do often only a few times."""
 

@@ -93,7 +93,8 @@ def test_the_shortest_method_and_the_papers_own_stay_short() -> None:
 def test_no_engine_file_names_a_method(file: Path) -> None:
     module = parsed(file)
     assert [name for name in imported(module) if name.startswith("fewfed.methods")] == []
-    assert method_names() & set(spoken(module)) == set()
+    theirs = {"local"} if place(file) == "engine/executors/ray/cluster" else set()  # Ray's word for a new cluster.
+    assert method_names() & set(spoken(module)) == theirs
 
 
 @pytest.mark.parametrize("file", files("diagnostics", "runs"), ids=place)
@@ -101,7 +102,8 @@ def test_what_runs_and_examines_methods_knows_them_by_the_registry_alone(file: P
     module = parsed(file)
     loaded = [name for name in imported(module) if name.startswith("fewfed.methods")]
     assert [name for name in loaded if not name.startswith("fewfed.methods.registry.")] == []
-    assert (method_names() - WORDS) & set(spoken(module)) == set()
+    if place(file) != "runs/candidates":  # The list of what advice tries is all that names methods.
+        assert (method_names() - WORDS) & set(spoken(module)) == set()
 
 
 DEFENCES = [cls for cls in registered().values() if cls.family == "defence"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
-from fewfed.data import saved
 from fewfed.data.examples import Dataset, Examples, checked
 from fewfed.data.leave_out import leave_out
 from fewfed.data.readers.har import SIGNALS
@@ -286,38 +282,3 @@ def test_rows_held_out_are_those_of_a_search_by_class(labels: np.ndarray, seed: 
 def test_seeds_that_no_generator_takes(make: Callable[[], int]) -> None:
     with pytest.raises(ConfigError, match="seed = "):
         load("digits", seed=make())
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"classes": 10**30},
-        {"classes": "two"},
-        {"classes": None},
-        {"groups": 5},
-        {"groups": ["a", "b", "c"]},
-        {"class_names": 5},
-        {"group_names": []},
-        {"group_names": {"subject": 5}},
-        [],
-        None,
-        "text",
-    ],
-    ids=range(11),
-)
-def test_descriptions_of_saved_data_that_fit_nothing(tmp_path: Path, change: Any) -> None:
-    data = part(torch.ones(2, 3), torch.tensor([0, 1]))
-    saved.save(data, tmp_path / "data")
-    assert torch.equal(saved.read(tmp_path / "data").train.x, data.train.x)
-    with safe_open(tmp_path / "data", framework="pt") as file:
-        metadata = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    about = json.loads(metadata["about"])
-    metadata["about"] = json.dumps({**about, **change} if isinstance(change, dict) else change)
-    save_file(tensors, tmp_path / "data", metadata=metadata)
-    with pytest.raises(DataError, match="is damaged"):
-        saved.read(tmp_path / "data")
-    metadata["about"] = "[" * 50_000
-    save_file(tensors, tmp_path / "data", metadata=metadata)
-    with pytest.raises(DataError, match="is damaged"):
-        saved.read(tmp_path / "data")

@@ -294,6 +294,30 @@ def test_unknown_names_get_a_suggestion() -> None:
         get("cifar-10")
 
 
+def test_what_is_on_this_machine_is_not_downloaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEWFED_DATA", str(tmp_path))
+    monkeypatch.setattr(download, "install", lambda *arguments: tmp_path / "downloaded")
+    (tmp_path / "medmnist").mkdir()
+    (tmp_path / "medmnist" / "pneumoniamnist.npz").write_bytes(b"")
+    (tmp_path / "retina" / "drive").mkdir(parents=True)
+    assert get("pneumonia") == tmp_path / "medmnist"
+    assert get("retina") == tmp_path / "retina"
+    assert get("mnist") == tmp_path / "downloaded"
+    assert get("pneumonia", tmp_path / "elsewhere") == tmp_path / "downloaded"
+
+
+def test_a_download_in_the_cache_folder_is_checked_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "fewfed" / "UCI HAR Dataset" / "train" / "Inertial Signals").mkdir(parents=True)
+    with pytest.raises(DataError, match="expected a complete copy of har"):
+        get("har")
+
+
+def test_what_cannot_be_downloaded_says_how_to_get_it() -> None:
+    with pytest.raises(DataError, match="'retina' cannot be downloaded: put drive/training, drive/testing and chase"):
+        get("retina")
+
+
 def test_get_uses_the_cache_folder_and_every_recipe_is_safe(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fewfed.data.raw_inputs import RawInputs
 from fewfed.data.readers.options import DataOptions
 from fewfed.data.sources import available, load
 from fewfed.errors import ConfigError, DataError
@@ -194,6 +195,7 @@ def test_retina_keeps_drives_parts_and_no_child_of_chase_is_in_both(
     shown = [{round(float(x[0, 0, 0]) * 255) for x in part.x} for part in (data.train, data.test)]
     assert shown[0].isdisjoint(shown[1])
     assert load("retina", options=DataOptions(image_size=32)).train.y.shape == (24, 32, 32)
+    assert data.inputs == RawInputs("images")  # A trained model then takes new photographs.
 
 
 def test_retina_without_a_hospital_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

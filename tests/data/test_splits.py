@@ -109,6 +109,13 @@ def test_exact_names_a_setting_that_works() -> None:
     assert len(make_split("exact:40:2", BALANCED, 10, 25, 0)) == 25
 
 
+def test_exact_says_which_classes_nobody_holds() -> None:
+    labels = np.repeat([0, 1], [300, 100])
+    assert make_split("exact:20:1", labels, 2, 5, 0).note == "classes on no client, so not used: 1 (100 rows)"
+    assert make_split("exact:20:2", labels, 2, 5, 0).note == ""
+    assert make_split("exact:20:1", labels, 2, 20, 0).note == ""
+
+
 @settings(max_examples=60, deadline=None)
 @given(classes_each=st.integers(1, 10), clients=st.integers(1, 60), seed=st.integers(0, 1000))
 def test_quantity_gives_each_client_its_classes(classes_each: int, clients: int, seed: int) -> None:

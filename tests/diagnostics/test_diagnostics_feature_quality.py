@@ -12,7 +12,7 @@ from sklearn.metrics import davies_bouldin_score
 
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
-from fewfed.diagnostics.feature_map import embed, plot_features
+from fewfed.diagnostics.feature_map import embed, feature_map, plot_features
 from fewfed.diagnostics.feature_quality import FeatureQuality, penultimate_features, spread_rows
 from support import digits, digits_network, job_of, run
 
@@ -74,7 +74,7 @@ def test_spread_rows_keeps_both_ends() -> None:
 
 def test_a_picture_is_drawn_and_places_are_repeatable(tmp_path: Path) -> None:
     net, test = digits_network(), spread_rows(digits()[1], 30)
-    plot_features(net, {"before": net.model()}, test, tmp_path / "map.png")
+    plot_features(feature_map(net, {"before": net.model()}, test), tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     features = penultimate_features(net, net.model(), test.x).numpy()
     assert embed(features, 3).shape == (30, 2)

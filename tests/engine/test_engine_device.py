@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,8 +15,10 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.engine.executor import Executor
+from fewfed.engine.executors.cuda import lanes
 from fewfed.engine.executors.cuda.board import Board
 from fewfed.engine.executors.cuda.executor import Device
+from fewfed.engine.executors.cuda.lane import Lane
 from fewfed.engine.executors.cuda.options import Options
 from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.homes import SimulatedHomes
@@ -172,6 +177,53 @@ def test_both_modes_are_timed_and_the_choice_is_said() -> None:
     assert (
         len([event for event in said if event.startswith("mode: ") and "graphs" in event and "stacked" in event]) == 1
     )
+
+
+@pytest.fixture
+def widths(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[int]]:
+    """How many clients side by side the steps have that are still in memory."""
+    made: list[weakref.ref[Lane]] = []
+
+    class Watched(Lane):
+        def __init__(self, *args: Any, **named: Any) -> None:
+            super().__init__(*args, **named)
+            made.append(weakref.ref(self))
+
+    def found() -> set[int]:
+        gc.collect()
+        return {lane.width for each in made if (lane := each()) is not None}
+
+    monkeypatch.setattr(lanes, "Lane", Watched)
+    return found
+
+
+def test_what_was_recorded_only_for_the_trial_is_not_kept(widths: Callable[[], set[int]]) -> None:
+    """Stacks of a large network hold tens of gigabytes of a GPU, which other runs may need."""
+    job = job_of("fedavg", digits_federation(10, 12))
+    executor = device("auto", job)
+    said = run(job, executor=executor, cohort=8).events
+    chosen = next(event for event in said if event.startswith("mode: ")).split()[1].strip(",:")
+    assert chosen in ("graphs", "stacked")
+    assert {width > 1 for width in widths()} == {chosen == "stacked"}
+
+
+def test_a_trial_for_which_memory_does_not_suffice_leaves_the_other_mode(
+    widths: Callable[[], set[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Lane.record
+
+    def refuse_stacks(lane: Lane, *args: Any, **named: Any) -> None:
+        if lane.width > 1:
+            raise torch.cuda.OutOfMemoryError("no room for a stack")
+        record(lane, *args, **named)
+
+    monkeypatch.setattr(Lane, "record", refuse_stacks)
+    job = in_double(job_of("fedavg", digits_federation(10, 12)))
+    executor = device("auto", job)
+    found = run(job, executor=executor, cohort=8)
+    assert any("no room for a stack" in event for event in found.events)
+    assert widths() == {1}
+    assert gap(found.server, run(job, cohort=8).server) < EXACT
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,8 @@ def test_before_any_turn_has_finished_there_is_time_for_every_row() -> None:
     assert deadline().limit(message(2, epochs=5)) == FIRST + 200
     assert deadline().limit({**message(), "kind": "bundle", "clients": [0, 1, 3]}) == FIRST + 412
     assert deadline().limit(message(PSEUDO_CLIENT)) >= FIRST + 1000 * CLIENTS
-    assert deadline().limit({"kind": "evaluate", "first": 500, "last": 700}) == FIRST + 200
+    for kind in ("evaluate", "answer"):
+        assert deadline().limit({"kind": kind, "first": 500, "last": 700}) == FIRST + 200
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1e5)), min_size=1), st.integers(0, 3))

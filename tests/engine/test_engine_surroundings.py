@@ -9,22 +9,28 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from probes import Interrupted, fail
 
+import fewfed
+from fewfed import Training
 from fewfed.engine.executor import Executor
 from fewfed.engine.executors.cuda import options as cuda
 from fewfed.engine.executors.cuda.executor import Device
 from fewfed.engine.executors.cuda.flags import flags_for
+from fewfed.engine.executors.ray import options as ray
 from fewfed.engine.executors.registry import plugins
 from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.executors.workers import options as workers
 from fewfed.engine.executors.workers.executor import Workers
 from fewfed.engine.job import Job
 from fewfed.errors import RunError
+from run_support import small
 from support import digits, digits_federation, job_of, run
 
 
@@ -98,7 +104,8 @@ EXECUTORS: dict[str, Callable[[Job], Executor]] = {
 
 
 def test_no_executor_is_left_out() -> None:
-    assert {name.partition(",")[0] for name in EXECUTORS} == set(plugins())
+    """Actors of a cluster make their job from a run folder: `test_a_run_on_a_cluster_leaves_everything_as_it_was`."""
+    assert {*(name.partition(",")[0] for name in EXECUTORS), "ray"} == set(plugins())
 
 
 @pytest.fixture(params=["as torch has them", "other"])
@@ -139,6 +146,15 @@ def test_a_run_that_fails_leaves_everything_as_it_was(name: str, before: dict[st
             run(job, rounds=1, executor=executor)
     finally:
         executor.close()
+    assert surroundings() == before
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_on_a_cluster_leaves_everything_as_it_was(fails: bool, before: dict[str, Any], tmp_path: Path) -> None:
+    training = Training(epochs=1, optimizer="sgd", lr=1e30 if fails else 0.1)
+    experiment, executor = small(clients=4, cohort=3.0, rounds=1), ray.Options(actors=1)
+    with pytest.raises(RunError, match="failed") if fails else nullcontext():
+        fewfed.run("fedavg", experiment, training, executor=executor, out=tmp_path / "run")
     assert surroundings() == before
 
 

@@ -17,6 +17,7 @@ SHAPES = {
     "alexnet": (3, 64, 64),
     "alexnet-fedbn": (3, 64, 64),
     "unet": (3, 32, 32),
+    "unet-small": (3, 32, 32),
     "small-cnn": (2, 9, 13),
     "digits-cnn": (1, 8, 8),
     "mlp": (3, 5),

@@ -87,7 +87,7 @@ def test_names_are_the_networks_and_each_knows_its_name(case) -> None:
 
 
 def test_names_are_unique_and_complete() -> None:
-    assert len(set(networks.names())) == len(networks.names()) == 30
+    assert len(set(networks.names())) == len(networks.names()) == 32
 
 
 @pytest.mark.parametrize(

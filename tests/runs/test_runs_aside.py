@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fewfed import Training, compare, tune
+from fewfed import Training, advise, compare, tune
 from fewfed.errors import ConfigError, RunError
 from fewfed.runs import aside
 from run_support import small
@@ -83,6 +83,22 @@ def test_a_search_over_an_own_network_runs(tmp_path: Path) -> None:
         ["fedprox"], {"mu": [0.1, 1.0]}, small(executor="sequential"), QUICK, network=Branches(), out=tmp_path / "out"
     )
     assert not found.comparison.failed
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_advice_on_an_own_network_is_given(tmp_path: Path) -> None:
+    experiment = small(executor="sequential", rounds=1)
+    found = advise(
+        experiment, {"epochs": 1, "lr": 0.01}, network=Branches(), methods=["fedlc"], minutes=2, seeds=1,
+        out=tmp_path / "out", progress=False,
+    )  # fmt: skip
+    assert {row["method"] for row in found.table} == {"local", "fedavg", "fedlc"}
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_answers_come_over_as_they_are() -> None:
+    assert aside.answered(lambda: {"who": os.getpid()})["who"] != os.getpid()
+    assert aside.answered(lambda: None) is None
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")

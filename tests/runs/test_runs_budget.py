@@ -16,6 +16,7 @@ from fewfed import Dataset, Examples, Experiment, Training, explain, run
 from fewfed.data.readers.options import DataOptions
 from fewfed.engine.loop import RoundView
 from fewfed.errors import ConfigError
+from fewfed.privacy.gaussian import epsilon_of
 from fewfed.runs.budget import BudgetSpent, told_privacy
 from run_support import Outcome, assert_same_end, called, killed_after, records, small, states
 
@@ -207,3 +208,53 @@ def test_sums_that_sites_send_before_the_first_round_are_not_covered_by_any_nois
     said = explain("dp(fedavg)", dataclasses.replace(experiment, epsilon=1e6), data=data, options={"normalise": "none"})
     assert any("against the server" in bound and "1e+06" in bound for bound in said.bounds)
     assert explain("dp(fedavg)", experiment, data=data, options=together).bounds == ()
+
+
+def test_sites_with_budgets_are_told_before_the_run_that_nothing_is_bounded(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("epsilon = 5.0\n")
+    with pytest.raises(ConfigError, match=r"every site has a privacy budget .* 'fedavg' sends: .* as in dp\(fedavg\)"):
+        fewfed.run("fedavg", small(policy=str(tmp_path / "policy.toml")), LOCAL, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "policy.toml").write_text("[site.0]\nepsilon = 5.0\n")  # The others can do without it.
+    fewfed.run("fedavg", small(policy=str(tmp_path / "policy.toml"), rounds=1), LOCAL, out=tmp_path / "run")
+
+
+def least_of_a_turn(steps: int, sigma: float) -> float:
+    """Of a row that is in so many steps, once in each."""
+    return epsilon_of(steps / sigma**2, 1e-5)
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_budget_that_suffices_for_no_turn_is_refused_before_the_run(tmp_path: Path, epochs: int) -> None:
+    needed = least_of_a_turn(epochs, 2.0)
+    local = Training(epochs=epochs, batch_rule="partial")
+    with pytest.raises(ConfigError, match=rf"a single round: that takes epsilon = {needed:.4g} against the server"):
+        fewfed.run("dp(fedavg)", small(epsilon=0.999 * needed), local, values=NOISE, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    fewfed.run("dp(fedavg)", small(epsilon=1.001 * needed, rounds=1), local, values=NOISE, out=tmp_path / "run")
+    assert records(tmp_path / "run")[0]["failed"] == []
+
+
+def test_a_site_that_raises_its_own_budget_goes_on_although_another_has_more(tmp_path: Path) -> None:
+    """What others are allowed, and have spent, is no reason to leave it out."""
+    policy, once = tmp_path / "policy.toml", least_of_a_turn(1, 2.0)
+    chosen = small(rounds=6, clients=2, cohort=2.0, policy=str(policy))
+
+    def budgets(first: float) -> str:
+        return f"[site.0]\nepsilon = {first}\n[site.1]\nepsilon = {2 * once}\n"
+
+    policy.write_text(budgets(1.01 * once))
+    local = Training(epochs=1, batch_rule="partial")
+    with pytest.raises(BudgetSpent, match=r"goes on from there, in the sites' policy, with 'fewfed resume"):
+        fewfed.run("dp(fedavg)", chosen, local, values=NOISE, out=tmp_path / "run")
+    stopped = records(tmp_path / "run")
+    with pytest.raises(BudgetSpent):
+        fewfed.resume(tmp_path / "run")
+    assert records(tmp_path / "run") == stopped
+    policy.write_text(budgets(1.9 * once))
+    with pytest.raises(BudgetSpent):
+        fewfed.resume(tmp_path / "run")
+    more = records(tmp_path / "run")[len(stopped) :]
+    assert more
+    assert [failure["client"] for failure in more[0]["failed"]] == [1]
+    assert more[-1]["epsilon_server"] <= 2 * once

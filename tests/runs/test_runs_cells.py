@@ -91,7 +91,8 @@ def test_every_cell_ends_as_a_run_of_its_own_does(compared: tuple[Path, list[Upd
 
 def test_methods_share_the_splits_of_a_seed_and_seeds_differ(compared: tuple[Path, list[Update]]) -> None:
     root, _ = compared
-    digest = {folder.name: json.loads((folder / "split.json").read_text())["digest"] for folder in root.iterdir()}
+    splits = root.glob("*/split.json")
+    digest = {file.parent.name: json.loads(file.read_text())["digest"] for file in splits}
     assert digest["fedavg-0"] == digest["local-0"]
     assert digest["fedavg-1"] == digest["local-1"]
     assert digest["fedavg-0"] != digest["fedavg-1"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +17,12 @@ from fewfed import Training, resume, run, tree
 from fewfed.conformance.differences import differences
 from fewfed.data.readers.options import DataOptions
 from fewfed.engine.executors.workers.options import Options
+from fewfed.engine.own_folder import OwnFolder
 from fewfed.errors import ConfigError, RunError
+from fewfed.runs import remaking
 from fewfed.runs.experiment import layered
 from fewfed.runs.folder import RunFolder
 from fewfed.runs.prepare import prepare
-from fewfed.runs.recipe import recipe_of
 from run_support import SHORT, assert_same_end, called, killed_after, small
 
 Patch = pytest.MonkeyPatch
@@ -201,19 +201,19 @@ def test_a_comparison_is_of_one_network(file: Path, capsys: Capture, monkeypatch
     assert (code, again) == (0, shown)
 
 
-def test_a_recipe_names_the_file(file: Path, tmp_path: Path) -> None:
+def test_another_process_looks_the_network_up_in_its_file(file: Path, tmp_path: Path) -> None:
     prepared = prepare(layered("fedavg", {}, small(network=f"{file}:build"), {}, DataOptions()))
-    recipe = recipe_of(prepared, tmp_path / "recipe")
+    folder = OwnFolder(tmp_path / "job")
+    remaking.write(prepared, folder)
     program = (
-        "import json, sys\nfrom fewfed.runs.recipe import Recipe\n"
-        "print(Recipe.from_json(json.load(sys.stdin)).prepare().inputs['weights'])"
+        "import sys\nfrom pathlib import Path\nfrom fewfed.runs.identity import weights_of\n"
+        "from fewfed.runs.remaking import job_in\nprint(weights_of(job_in(Path(sys.argv[1])).net))"
     )
-    asked = json.dumps(recipe.as_json()).encode()
-    done = subprocess.run([sys.executable, "-c", program], input=asked, capture_output=True, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", program, str(folder.path)], capture_output=True, cwd=tmp_path)
     assert done.stdout.decode().strip() == prepared.inputs["weights"], done.stderr.decode()
     written(file, "SiLU")
-    with pytest.raises(ConfigError, match="leads to another job here, in its network"):
-        recipe.prepare()
+    with pytest.raises(RunError, match="the file of the method or of the network has changed"):
+        remaking.job_in(folder.path)
 
 
 class Frozen(nn.Module):

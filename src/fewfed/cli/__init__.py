@@ -36,10 +36,12 @@ def main() -> None:
 def _how_to_go_on(arguments: list[str]) -> str:
     """What a user types to continue the command that was stopped."""
     command = arguments[0] if arguments else ""
-    if command in ("compare", "tune", "reproduce"):
+    if command in ("compare", "tune", "advise", "reproduce"):
         return ": the same command goes on; finished runs are kept, others continue from their last checkpoint"
     if command in ("run", "resume", "diagnose"):
         return ": 'fewfed resume FOLDER' continues a run from its last checkpoint"
+    if command == "serve":
+        return ": the same command with --resume goes on; sites wait for it"
     return ""
 
 

@@ -34,7 +34,10 @@ def attack(
     method: opt.MethodFile = "",
     as_json: opt.AsJson = False,
 ) -> None:
-    """Attack what a run sent, and say what could be had from it."""
+    """Attack what a run sent, and say what could be had from it.
+
+    Example: fewfed attack runs/recorded reconstruct membership
+    """
     from fewfed.privacy.attacks.opening import Effort, open_case
     from fewfed.privacy.attacks.registry import chosen
     from fewfed.privacy.attacks.running import attacked, write

@@ -25,6 +25,8 @@ def check(
     """Run a method of your own through the conformance suite: a line for each promise that every method makes.
 
     Runs are three rounds on eight clients with a few digits: set fields with which the method shows all it does there.
+
+    Example: fewfed check my_method.py
     """
     from fewfed.conformance.suite import (
         examine,  # Every executor comes with it, which other commands need not wait for.

@@ -18,6 +18,7 @@ from fewfed.report.progress import cell_reporter
 from fewfed.report.table import rich_table
 from fewfed.runs.comparison import DEFAULT_FOLDER, planned
 from fewfed.runs.executors import packing_for
+from fewfed.tracking.registry import checked
 
 
 @opt.of_experiments(*(name for name in opt.FLAGS if name not in ("executor", "precision")))
@@ -28,12 +29,16 @@ def compare(
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Runs at once; 0 = what the machine has room for.")] = 0,
     plot: Annotated[bool, typer.Option("--plot", help="Draw accuracy by round into the result folder.")] = False,
     folder: opt.Out = None,
+    track: opt.Track = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Run several methods over several seeds on the same splits and cohorts, and show them side by side.
 
     Finished runs in the result folder are kept: the same command continues an interrupted comparison.
+
+    Example: fewfed compare fedavg flea --seeds 3 --data digits --split dir:0.1 --plot
     """
+    trackers = checked(track or ())
     names = tuple(methods or ()) or (given.file.methods if given.file else ())
     if plot:
         require_matplotlib()
@@ -44,7 +49,7 @@ def compare(
     tell_reading(reading)
     packing = packing_for(jobs)
     with progress(f"{len(runs.cells)} runs", len(runs.cells) * runs.rounds) as display:
-        endings = runs.run(packing, cell_reporter(display, runs.rounds), explained_in_run)
+        endings = runs.run(packing, cell_reporter(display, runs.rounds), explained_in_run, trackers)
     if packing.why:
         say(packing.why)
     comparison = compared(runs, endings)

@@ -15,7 +15,9 @@ from fewfed.cli.printing import err, out, say, shown
 from fewfed.data import download
 from fewfed.data.sources import available, search_path
 
-data_app = typer.Typer(help="Data sets on this machine, and how to get more.", invoke_without_command=True)
+data_app = typer.Typer(
+    help="Data sets on this machine, and how to get more.\n\nExample: fewfed data --json", invoke_without_command=True
+)
 
 
 @data_app.callback()
@@ -52,9 +54,12 @@ def show(
 @data_app.command()
 def get(
     name: str,
-    to: Annotated[Path | None, typer.Option("--to", help="Folder; default: the first that is searched.")] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="Folder; default: the user's cache folder.")] = None,
 ) -> None:
-    """Download a data set from its official source."""
+    """Download a data set from its official source, unless it is on this machine; print where it is.
+
+    Example: fewfed data get har
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

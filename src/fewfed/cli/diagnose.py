@@ -15,7 +15,8 @@ from fewfed.cli.printing import out, progress, say
 from fewfed.cli.reading import tell_reading
 from fewfed.cli.run import lines_of
 from fewfed.diagnostics.exposure import expected_exposure, exposure_curve
-from fewfed.diagnostics.feature_map import plot_features
+from fewfed.diagnostics.feature_map import FILE as FEATURE_MAP
+from fewfed.diagnostics.feature_map import feature_map, plot_features
 from fewfed.diagnostics.feature_quality import FeatureQuality, RoundSeparation, spread_rows
 from fewfed.diagnostics.mixing import Mixing, MixingWatch
 from fewfed.diagnostics.replay import model_upload, refuse_unrepeatable, repeat, training_of
@@ -32,7 +33,11 @@ from fewfed.runs.naming import default_folder
 from fewfed.runs.prepare import Prepared, prepare
 from fewfed.runs.user_code import refuse_unknown
 
-diagnose_app = typer.Typer(no_args_is_help=True, help="Feature separation, mixing, exposure, rounds to a target.")
+diagnose_app = typer.Typer(
+    no_args_is_help=True,
+    help="Feature separation, mixing, exposure, rounds to a target.\n\n"
+    "Example: fewfed diagnose rounds runs/compare/flea-seed0 --target 0.8",
+)
 
 _SHORT = 5
 """Rounds of an experiment that is made for its features."""
@@ -45,7 +50,10 @@ def rounds(
     target: Annotated[list[float], typer.Option("--target", min=0, max=1, help="Accuracy, 0 to 1. Repeatable.")],
     as_json: opt.AsJson = False,
 ) -> None:
-    """The first round in which each run reached an accuracy."""
+    """The first round in which each run reached an accuracy.
+
+    Example: fewfed diagnose rounds runs/flea-digits-qua-2-seed0 --target 0.8
+    """
     found = []
     for folder in folders:
         run, config = RunFolder.open(folder)
@@ -63,7 +71,10 @@ def rounds(
 
 @diagnose_app.command()
 def exposure(folder: Path, as_json: opt.AsJson = False) -> None:
-    """The part of all client pairs (i, j) of which j has received rows of i, after each round of a run."""
+    """The part of all client pairs (i, j) of which j has received rows of i, after each round of a run.
+
+    Example: fewfed diagnose exposure runs/flea-digits-qua-2-seed0
+    """
     run, config = RunFolder.open(folder)
     resolved = Resolved.from_json(config)
     refuse_unknown(resolved, folder)
@@ -93,15 +104,22 @@ def features(
     method: Annotated[str, typer.Argument(help="A method without client state.")],
     watched: Annotated[int, typer.Option("--watch", min=1, help="Clients of a cohort that are looked at.")] = 5,
     plot: Annotated[Path | None, typer.Option("--plot", help="t-SNE picture of the last round.")] = None,
+    mapped: Annotated[bool, typer.Option("--map", help="Keep t-SNE of the last round for 'fewfed report'.")] = False,
     folder: opt.Out = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """How well classes separate in penultimate features before, after local training, and after aggregation."""
+    """How well classes separate in penultimate features before, after local training, and after aggregation.
+
+    Example: fewfed diagnose features flea --split qua:2 --plot features.png
+    """
     if plot is not None:
         require_matplotlib()
-    quality = FeatureQuality(clients=watched)
-    observers: list[Observer] = [quality, *([_Picture(plot)] if plot is not None else [])]
-    place = _run(method, given, folder, observers)
+    quality, laid_out = FeatureQuality(clients=watched), _Map()
+    place = _run(method, given, folder, [quality, *([laid_out] if mapped or plot is not None else [])])
+    if laid_out.found:
+        storage.write(place / FEATURE_MAP, (json.dumps(laid_out.found) + "\n").encode())
+    if plot is not None:
+        plot_features(laid_out.found, plot)
     out.print(_separation_table(quality.rounds))
     say("Davies-Bouldin score of penultimate features, lower is better; train: the watched clients' own rows")
     if plot is not None:
@@ -117,7 +135,10 @@ def mixing(
     folder: opt.Out = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Classes of the shared buffer, of a client's rows and of its mixed batches, and the mixing weights drawn."""
+    """Classes of the shared buffer, of a client's rows and of its mixed batches, and the mixing weights drawn.
+
+    Example: fewfed diagnose mixing flea --data digits --split qua:2
+    """
     watch = MixingWatch()
     place = _run(method, given, folder, [watch])
     if not watch.seen:
@@ -128,11 +149,11 @@ def mixing(
     _keep("mixing.json", [mixing.as_json() for mixing in watch.seen], place, as_json)
 
 
-class _Picture:
-    """Draws the last round: the model sent out, one client's own, and the aggregate, on test rows."""
+class _Map:
+    """Lays out the last round: the model sent out, one client's own, and the aggregate, on test rows."""
 
-    def __init__(self, path: Path, rows: int = 500) -> None:
-        self._path = path
+    def __init__(self, rows: int = 500) -> None:
+        self.found: dict[str, Any] = {}
         self._rows = rows
 
     def after_round(self, view: RoundView) -> None:
@@ -146,7 +167,7 @@ class _Picture:
             "aggregated": result.combined.values[name],
         }
         test = spread_rows(view.job.federation.test, self._rows)
-        plot_features(view.job.net, models, test, self._path, view.job.plan.seed)
+        self.found = feature_map(view.job.net, models, test, view.job.plan.seed)
 
 
 def _run(method: str, given: opt.Given, folder: Path | None, observers: list[Observer]) -> Path:

@@ -28,7 +28,10 @@ def explain(
     force: opt.Force = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """What leaves a site: what, how much, who sees it, for how long, and what is not sent. Nothing is run."""
+    """What leaves a site: what, how much, who sees it, for how long, and what is not sent. Nothing is run.
+
+    Example: fewfed explain flea --data digits --clients 20 --rounds 50 --out statement.md
+    """
     if method is None:
         if given.file is None or len(given.file.methods) != 1:
             raise ConfigError("which method? Name one, as in 'fewfed explain flea', or give it in the TOML file")

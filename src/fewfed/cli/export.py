@@ -26,7 +26,10 @@ def export_model(
     force: opt.Force = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Write the model of a run for use elsewhere."""
+    """Write the model of a run for use elsewhere.
+
+    Example: fewfed export runs/flea-digits-qua-2-seed0 --to onnx --out model
+    """
     folder = run.parent / f"{run.resolve().name}-{to}" if out is None else out
     model = load(run, site=site, client=client, network=network, method=method, unfinished=unfinished)
     file = export(model, to, folder, force=force)

@@ -21,8 +21,8 @@ from fewfed.report.progress import cell_reporter
 from fewfed.report.table import Spread
 from fewfed.runs.executors import packing_for
 from fewfed.runs.frontier import DEFAULT_FOLDER, frontier
-from fewfed.runs.results import Result
-from fewfed.runs.tuning import axes_of
+from fewfed.runs.results import Result, joined_notes
+from fewfed.runs.tuning import Trial, axes_of
 
 _COUNTED = re.compile(r" among [0-9 ]+(, .*)?")
 """Among how many rows one is found differs from setting to setting, and who looks in two ways takes the better."""
@@ -49,6 +49,8 @@ def show_frontier(
     """Run one method at many settings: accuracy against everything that leaks, and against bytes.
 
     Finished runs, and what attacks found in them, are kept: the same command goes on where it was stopped.
+
+    Example: fewfed frontier "grouped(flea)" --vary grouped.k=1,2,5 --seeds 3
     """
     kinds = [kind.strip() for kind in attacks.split(",") if kind.strip()]
     measure = _measuring(kinds, effort)
@@ -64,27 +66,48 @@ def show_frontier(
     with progress(f"{len(planned.cells)} runs", len(planned.cells) * rounds) as display:
         endings = planned.run(packing_for(jobs), cell_reporter(display, rounds), explained_in_run)
     finished = [(trial, results) for trial, results in planned.results(endings) if results]
-    points = []
-    with progress("leaks", sum(len(results) for _, results in finished)) as display:
-        done = 0
-        for trial, results in finished:
-            costs = []
-            for result in results:
-                costs.append(measure(result))
-                done += 1
-                display.show(done, Path(result.folder).name)
-            score = Spread.of([result.chosen.last10 for result in results])
-            points.append(Point(trial.values, score, costs_of(costs)))
+    points, idle = _measured(finished, measure, kinds)
     if points:
         metric = finished[0][1][0].metric
         title = f"{method}, {count} seed{'s' if count > 1 else ''}"
         picture = write(points, root, title, metric)
         out.print(rich_table(points, title, metric))
+        if notes := joined_notes(result.note for _, results in finished for result in results):
+            say(f"data: {notes}")
         say(f"runs and frontier.csv: {root}" + (f"; picture: {picture}" if picture else "; no picture: fewfed[plot]"))
+        if idle:
+            say(f"attacks found nothing to work on in {len(idle)} runs, such as '{idle[0]}': 'fewfed attack' says why")
         if as_json_too:
             print(json.dumps({"folder": str(root), "points": as_json(points, metric)}))
     if error := failed_runs(endings, "runs"):
         raise error
+
+
+def _measured(
+    finished: Sequence[tuple[Trial, Sequence[Result]]], measure: Callable[[Result], Costs], kinds: Sequence[str]
+) -> tuple[list[Point], list[str]]:
+    """Every setting with its costs, and the folders of runs in which attacks found nothing to work on."""
+    points: list[Point] = []
+    idle: list[str] = []
+    runs = sum(len(results) for _, results in finished)
+    with progress("leaks", runs) as display:
+        done = 0
+        for trial, results in finished:
+            costs = []
+            for result in results:
+                costs.append(measure(result))
+                if kinds and costs[-1].keys() <= _cheap(result).keys():
+                    idle.append(result.folder)
+                done += 1
+                display.show(done, Path(result.folder).name)
+            score = Spread.of([result.chosen.last10 for result in results])
+            points.append(Point(trial.values, score, costs_of(costs)))
+    if idle and len(idle) == runs:
+        raise ConfigError(
+            f"attacks {', '.join(kinds)} found nothing to work on in '{idle[0]}', nor in any other run: "
+            "'fewfed attack' says why"
+        )
+    return points, idle
 
 
 def _measuring(kinds: Sequence[str], effort: float) -> Callable[[Result], Costs]:
@@ -121,8 +144,4 @@ def _attacked(result: Result, kinds: Sequence[str], effort: float) -> Costs:
             before = found.get(name)
             if before is None or (value > before[0]) == larger:
                 found[name] = (value, larger)
-    if not found:
-        raise ConfigError(
-            f"attacks {', '.join(kinds)} found nothing to work on in '{result.folder}': 'fewfed attack' says why"
-        )
     return found

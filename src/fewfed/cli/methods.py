@@ -20,7 +20,10 @@ def show_methods(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON list (or one object).")] = False,
 ) -> None:
-    """What methods there are, what leaves each client and how it is combined."""
+    """What methods there are, what leaves each client and how it is combined.
+
+    Example: fewfed methods flea
+    """
     if name is None:
         entries = catalogue()
         if as_json:

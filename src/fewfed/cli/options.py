@@ -21,6 +21,9 @@ Client = Annotated[int | None, typer.Option("--client", help="The same by the nu
 NetworkFile = Annotated[str | None, typer.Option("--network", help="The run's network file again: net.py:build.")]
 MethodFile = Annotated[str, typer.Option("--method", help="The run's method file again, if you have not run it yet.")]
 Unfinished = Annotated[bool, typer.Option("--unfinished", help="The model of the last checkpoint will do.")]
+Track = Annotated[
+    list[str] | None, typer.Option("--track", help="tensorboard, mlflow or wandb: show every round there. Repeatable.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
 
 
@@ -58,6 +61,11 @@ FLAGS: Mapping[str, Flag] = {
     "executor": Flag(str, "auto, sequential, workers or cuda."),
     "precision": Flag(str, "cuda: float32, tf32 or bf16.", "cuda.precision"),
     "metric": Flag(str, "What is compared: accuracy, balanced_accuracy, macro_f1, auc, loss..."),
+    "robust": Flag(str, "Combination against dishonest clients: clipped, median, trimmed, krum or multi-krum."),
+    "norm_bound": Flag(str, "Refuse packets that change more: a length, or 3x = three medians."),
+    "row_filter": Flag(float, "Leave out shared rows so many times further from their class than usual."),
+    "attack": Flag(str, "Simulated: label-flip, sign-flip, boost, noise, row-labels or row-features."),
+    "attackers": Flag(str, "Simulated: who attacks, a part of all clients (0.2) or numbers (0,3,10-19)."),
     "policy": Flag(str, "A TOML file of what sites allow to leave them."),
     "record": Flag(str, "packets = keep what is sent, of rounds, clients and MB by --set record_rounds=1,10,last ..."),
     "exact": Flag(bool, "No choices by timing, which change how numbers round."),
@@ -115,6 +123,20 @@ def gather(config: Path | None, sets: list[str] | None, flags: Mapping[str, Any]
     # `lr` and `training.lr` name the same field and the later of two wins: what is stronger must come last.
     kept = {name: value for name, value in values.items() if name not in stronger}
     return Given({**kept, **stronger}, file.without(stronger) if file else None)
+
+
+def written(values: Mapping[str, Any]) -> list[str]:
+    """Settings as somebody would type them: flags where there are some, else --set."""
+    names = {flag.setting or name: f"--{name.replace('_', '-')}" for name, flag in FLAGS.items()}
+    words: list[str] = []
+    for name, value in values.items():
+        known = name if name in names else name.rpartition(".")[2]
+        if known in names and FLAGS.get(known, Flag(str, "")).kind is not bool:
+            whole = isinstance(value, float) and value.is_integer()
+            words += [names[known], str(int(value) if whole else value)]
+        else:
+            words += ["--set", f"{name}={value}"]
+    return words
 
 
 def number(name: str, value: Any) -> float:

@@ -31,7 +31,10 @@ def show_predictions(
     force: opt.Force = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Predict the classes of new rows."""
+    """Predict the classes of new rows.
+
+    Example: fewfed predict runs/flea-digits-qua-2-seed0 --data new.npz --out predictions.csv
+    """
     if not force:
         refuse_existing(out)
     opened = Opened.at(run, network=network, method=method, unfinished=unfinished)

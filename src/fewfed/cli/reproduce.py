@@ -59,6 +59,8 @@ def reproduce(
     """Run what a table or figure of a paper is made of, and show it beside the published numbers.
 
     Finished cells are kept and unfinished ones continued: the same command goes on where it was stopped.
+
+    Example: fewfed reproduce flea-table1 --list
     """
     library = Library.at(source)
     kept = Kept(library.folder / FOLDER)

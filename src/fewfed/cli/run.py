@@ -31,6 +31,7 @@ from fewfed.runs.folder import RunFolder, refuse_existing
 from fewfed.runs.naming import default_folder
 from fewfed.runs.prepare import prepare
 from fewfed.runs.results import Result
+from fewfed.tracking.registry import checked
 
 
 @opt.of_experiments()
@@ -38,9 +39,14 @@ def run(
     given: opt.Given,
     method: Annotated[str | None, typer.Argument(help="Method, method:preset, wrapper(method) or file.py.")] = None,
     folder: opt.Out = None,
+    track: opt.Track = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Run one method."""
+    """Run one method.
+
+    Example: fewfed run flea --data digits --split qua:2 --clients 40 --cohort 8 --rounds 30
+    """
+    trackers = checked(track or ())
     if method is None:
         if given.file is None or len(given.file.methods) != 1:
             raise ConfigError("which method? Name one, as in 'fewfed run flea', or give it in the TOML file")
@@ -51,7 +57,7 @@ def run(
     refuse_existing(path)
     tell_reading(prepared.reading)
     with progress(label_of(method), prepared.resolved.experiment.rounds) as display:
-        result = execute(prepared, path, [RoundProgress(display)])
+        result = execute(prepared, path, [RoundProgress(display)], track=trackers)
     _tell(result, as_json, prepared.reading)
 
 
@@ -62,9 +68,13 @@ def resume(
     executor: Annotated[str, typer.Option(help="Another executor than the run had.")] = "",
     epsilon: Annotated[float | None, typer.Option(help="A larger privacy budget than the run had.")] = None,
     policy: Annotated[str, typer.Option(help="Another file of what sites allow to leave them.")] = "",
+    track: opt.Track = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Continue a run that was stopped."""
+    """Continue a run that was stopped, also for the trackers that it had.
+
+    Example: fewfed resume runs/flea-digits-qua-2-seed0
+    """
     config = RunFolder.open(folder)[1]
     resolved = Resolved.from_json(config)
     with progress(str(config.get("label", resolved.spec)), resolved.experiment.rounds) as display:
@@ -77,6 +87,7 @@ def resume(
             epsilon=epsilon,
             policy=policy,
             observers=watching,
+            track=track,
             progress=False,
         )
     _tell(result, as_json)

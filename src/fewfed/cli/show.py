@@ -28,6 +28,8 @@ def show(
     """Join runs, comparisons and reproduced tables into one table, finished or not.
 
     Runs that differ in their seeds alone are one row; settings that differ between rows have a column.
+
+    Example: fewfed show runs/compare --csv table.csv
     """
     if plot is not None:
         require_matplotlib()

@@ -30,7 +30,10 @@ def show_split(
     shown: Annotated[int, typer.Option("--show", min=1, help="Clients in the tables.")] = 20,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Print sparsity, scarcity, sizes and the class table of a split."""
+    """Print sparsity, scarcity, sizes and the class table of a split.
+
+    Example: fewfed split --data digits --split dir:0.1 --clients 40 --plot split.png
+    """
     with lines_of(given.file):
         resolved = resolve_data("fedavg", given.values, given.file.methods if given.file else ())
         loaded = data_of(resolved)

@@ -41,6 +41,8 @@ def tune(
 
     Settings are judged on rows that every client holds back (--set validation=0.2 is a fifth of them). Finished runs
     in the result folder are kept: the same command continues an interrupted search.
+
+    Example: fewfed tune fedavg flea --over lr=0.001,0.01,epochs=1,5 --seeds 3 --split dir:0.1
     """
     if on != "validation":
         raise ConfigError(f"--on {on}: expected validation; who searches on test rows has no test any more")

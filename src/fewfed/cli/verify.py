@@ -18,7 +18,10 @@ def show_verdict(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
     as_json: opt.AsJson = False,
 ) -> None:
-    """Check every file of a run folder against its digest."""
+    """Check every file of a run folder against its digest.
+
+    Example: fewfed verify runs/flea-digits-qua-2-seed0
+    """
     found = verify(folder)
     for finding in found:
         say(f"{'damaged' if finding.problem else 'good   '}  {finding.name}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from fewfed.data import download_packages
 from fewfed.data.download_transfer import Progress, Unreachable, fetch
 from fewfed.data.readers.folders import cache_folder
+from fewfed.data.sources import SOURCES
 from fewfed.data.unpacking import unpack
 from fewfed.errors import DataError, did_you_mean
 
@@ -142,10 +143,20 @@ RECIPES = (
 
 
 def get(name: str, destination: Path | None = None, progress: Progress | None = None) -> Path:
-    """Download a data set into `destination` (default: the cache folder) and return its folder."""
-    for recipe in RECIPES:
-        if recipe.name == name:
-            return install(recipe, destination or cache_folder(), progress)
+    """The folder of a data set, downloaded into `destination`.
+
+    Without one, it is where it was found on this machine, or else downloaded into the cache folder.
+    """
+    recipe = next((recipe for recipe in RECIPES if recipe.name == name), None)
+    source = next((source for source in SOURCES if source.name == name), None)
+    here = source.find() if source and destination is None else None
+    if here is not None and not (recipe and here == cache_folder() / recipe.folder):
+        return here
+    if recipe is not None:
+        # What an earlier download left in the cache folder is checked there.
+        return install(recipe, destination or cache_folder(), progress)
+    if source is not None and source.by_hand:
+        raise DataError(f"data '{name}' cannot be downloaded: {source.by_hand}, in a folder that FEWFED_DATA names")
     raise DataError(did_you_mean("downloadable data", name, [recipe.name for recipe in RECIPES]))
 
 

@@ -69,6 +69,9 @@ class Dataset:
     """Whether NaN stands in inputs where a value is missing, to be filled in where inputs are scaled."""
     reading: Reading | None = None
     """How the user's own files were read; None where they are not."""
+    places: np.ndarray | None = None
+    """Of every training row its number, from 0, in the file it was read from, where it was: rows are drawn for the test
+    part and left out for what they lack, and whoever speaks of single rows counts those of the file."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -113,6 +116,10 @@ def checked(dataset: Dataset) -> Dataset:
         raise DataError(
             f"data '{dataset.name}': train inputs have shape {tuple(dataset.train.x.shape[1:])} but test inputs "
             f"{tuple(dataset.test.x.shape[1:])}; expected the same"
+        )
+    if dataset.places is not None and len(dataset.places) != len(dataset.train):
+        raise DataError(
+            f"data '{dataset.name}': {len(dataset.places)} places for {len(dataset.train)} rows; expected one a row"
         )
     for groups, examples in ((dataset.groups, dataset.train), (dataset.test_groups, dataset.test)):
         for name, ids in groups.items():

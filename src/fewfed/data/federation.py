@@ -146,6 +146,7 @@ class SplitFederation:
         held_back = Split.of(split.name, [np.empty(0, np.int64)] * len(split)) if validation is None else validation
         if len(held_back) != len(split):
             raise ConfigError(f"validation rows of {len(held_back)} clients for {len(split)}: expected as many")
+        self.held_back = held_back
         self.validation = self._held_back(held_back)
         self.validation_groups = _validation_groups(dataset, split, held_back)
         if noise_test and noise > 0:
@@ -192,6 +193,15 @@ class SplitFederation:
         if not self.classes:
             return torch.zeros(0, dtype=torch.long)
         return torch.bincount(self.dataset.train.y[self._rows(client)], minlength=self.classes)
+
+    def places(self, client: int) -> np.ndarray:
+        """What a site calls each of the client's rows: its number in the file, or in data without one its number among
+        all the client's rows, in the order of the data. Rows that are held back count too."""
+        rows = self.split.rows(client)
+        if self.dataset.places is not None:
+            found: np.ndarray = self.dataset.places[rows]
+            return found
+        return np.searchsorted(np.sort(np.concatenate([rows, self.held_back.rows(client)])), rows)
 
     def union(self) -> Examples:
         if self.is_plain:

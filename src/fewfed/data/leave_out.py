@@ -48,6 +48,7 @@ def leave_out(dataset: Dataset, grouping: str, wanted: str) -> Dataset:
         train=dataset.train.rows(torch.from_numpy(others)),
         test=tested_on,
         groups={name: members[others] for name, members in dataset.groups.items()},
+        places=None if dataset.places is None else dataset.places[others],
         test_groups={grouping: np.full(len(tested_on), group)},
         note="; ".join(part for part in (dataset.note, note) if part),
     )

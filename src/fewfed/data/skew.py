@@ -42,6 +42,23 @@ def mean_classes(counts: np.ndarray) -> float:
     return float((np.asarray(counts) > 0).sum(1).mean())
 
 
+def distance(counts: np.ndarray) -> float:
+    """How far the classes of a client are from those of all rows: the part of its rows that would have to be of other
+    classes, in the mean over rows. 0: all clients are alike."""
+    counts = np.asarray(counts, dtype=np.float64)
+    everybody = counts.sum(0) / counts.sum()
+    return float(np.abs(counts - counts.sum(1, keepdims=True) * everybody).sum() / 2 / counts.sum())
+
+
+def distance_by_chance(counts: np.ndarray, draws: int = 20) -> float:
+    """The same for clients of these sizes whose rows were drawn from all at random: small ones differ by chance."""
+    counts = np.asarray(counts)
+    everybody = counts.sum(0) / counts.sum()
+    random = np.random.default_rng(0)
+    drawn = (random.multinomial(counts.sum(1), everybody) for _ in range(draws))
+    return float(np.mean([distance(each) for each in drawn]))
+
+
 def picture(counts: np.ndarray, width: int = 80, clients: int = 20) -> str:
     """A line for each client, a shade for each class: darker is more, the darkest is the fullest cell shown."""
     counts = np.asarray(counts)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fewfed.data.split_pool import Assigned, Pool
+from fewfed.data.split_pool import Assigned, Pool, note_of_unused
 from fewfed.errors import ConfigError
 
 
@@ -43,7 +43,8 @@ def exact(pool: Pool, clients: int, generator: np.random.Generator, rows_each: i
         [
             np.concatenate([members[c][starts[client, c] : ends[client, c]] for c in np.flatnonzero(counts[client])])
             for client in range(clients)
-        ]
+        ],
+        note=note_of_unused(sizes, counts.sum(0)),
     )
 
 

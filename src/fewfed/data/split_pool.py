@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +30,12 @@ class Pool:
 
     def only(self, rows: np.ndarray) -> Pool:
         return replace(self, rows=rows)
+
+
+def note_of_unused(sizes: Sequence[int] | np.ndarray, given: Sequence[int] | np.ndarray) -> str:
+    """What to say where a class has rows and none of them was given to anybody."""
+    unused = [f"{label} ({size} rows)" for label, size in enumerate(sizes) if size and not given[label]]
+    return f"classes on no client, so not used: {', '.join(unused)}" if unused else ""
 
 
 @dataclass(frozen=True, eq=False)

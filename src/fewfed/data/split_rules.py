@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fewfed.data.split_draws import Draws
-from fewfed.data.split_pool import Assigned, Flat, Pool
+from fewfed.data.split_pool import Assigned, Flat, Pool, note_of_unused
 from fewfed.errors import ConfigError, DataError
 
 
@@ -33,7 +33,6 @@ def quantity(pool: Pool, clients: int, draws: Draws, classes_each: int) -> Assig
         )
     owners = _owners(pool.classes, clients, draws, classes_each)
     parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
-    unused = []
     for label, members in enumerate(pool.by_class()):
         if len(members) < len(owners[label]):
             raise ConfigError(
@@ -42,11 +41,10 @@ def quantity(pool: Pool, clients: int, draws: Draws, classes_each: int) -> Assig
             )
         draws.shuffle(members)
         if not owners[label]:
-            unused.append(f"{label} ({len(members)} rows)")
             continue
         for client, part in zip(owners[label], np.array_split(members, len(owners[label])), strict=True):
             parts[client].append(part)
-    note = f"classes on no client, so not used: {', '.join(unused)}" if unused else ""
+    note = note_of_unused([len(members) for members in pool.by_class()], [len(each) for each in owners])
     return Assigned([np.concatenate(part) for part in parts], note=note)
 
 

@@ -60,6 +60,8 @@ RELEASED = "dir-released"
 BY_CLASS = ("qua", "dir", "dir-released", "dirm", "exact")
 WHOLE = ("N", "Q")
 
+SHOWN_CLIENTS, SHOWN_CLASSES = 200, 50
+"""How much of a split is written down row by row, for a picture: a run of a million clients keeps a small file."""
 _CLIENTS_AT_ONCE = 1 << 15
 """Counted or hashed together, so that a million of them need little room for it."""
 
@@ -128,6 +130,12 @@ class Split:
             part = np.bincount(cell, minlength=clients * classes)
             counts[first : first + clients] = part.reshape(clients, classes)
         return counts
+
+    def head(self, labels: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+        """Rows of each class on each of the first clients, ready for JSON: what a picture of the split shows."""
+        first = Split(self.name, self.order, self.offsets[: SHOWN_CLIENTS + 1])
+        counts = first.counts(labels, len(names))[:, :SHOWN_CLASSES]
+        return {"classes": [str(name) for name in names[:SHOWN_CLASSES]], "clients": counts.tolist()}
 
     @property
     def digest(self) -> str:

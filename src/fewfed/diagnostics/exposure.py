@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fewfed import tree
+from fewfed.engine import asking
 from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.job import PSEUDO_CLIENT, Job, members_of
 from fewfed.engine.loop import PhaseResult, RoundView, run_rounds
+from fewfed.errors import ConfigError
 from fewfed.phase import Clock, Combine, Phase
 from fewfed.tree import Tree
 
@@ -97,6 +99,7 @@ class Exposure:
     def after_round(self, view: RoundView) -> None:
         self._flow = self._flow or _Flow(len(view.job.federation))
         for result in view.phases:
+            _refuse_single(view, result.phase)
             _follow(self._flow, result)
         self.curve.append(self._flow.pairs.fraction)
         view.record.add({"exposure": self.curve[-1]})
@@ -146,6 +149,17 @@ def _follow(flow: _Flow, result: PhaseResult) -> dict[str, int]:
     return held
 
 
+def _refuse_single(view: RoundView, phase: Phase) -> None:
+    """Raise where a phase hands rows to its members one by one: who has received whose is then not in the broadcast."""
+    sent = {name for result in view.phases for name in rows_of(result.phase)}
+    given = asking.personal(view.job.method, phase, view.server, view.cohort[0])
+    if any(sent & set(path.split("/")) for path, _ in tree.leaves(given)):
+        raise ConfigError(
+            f"exposure is counted from what is broadcast, but '{view.job.method.label}' hands rows to single clients "
+            f"in phase '{phase.name}': expected a method that broadcasts them"
+        )
+
+
 def _rows_in(value: Tree) -> int:
     """Rows of an entry of a tree; every leaf of it has as many."""
     return next((len(leaf) for _, leaf in tree.leaves({"": value}) if leaf.dim()), 0)
@@ -175,6 +189,7 @@ class _Watch:
     def after_round(self, view: RoundView) -> None:
         self.grows = False
         for result in view.phases:
+            _refuse_single(view, result.phase)
             whole = {name: self.flow.sent(name) for name in result.shared}
             found = _follow(self.flow, result)
             known = self.held.setdefault(result.phase.name, {})

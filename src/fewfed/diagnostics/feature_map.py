@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from fewfed.errors import ConfigError, DataError
 from fewfed.network import Network
 from fewfed.tree import Tree
 
+FILE = "feature_map.json"
+"""In a run folder: what `feature_map` found."""
 _LEAST_ROWS = 4
 
 
@@ -29,8 +32,20 @@ def embed(features: np.ndarray, seed: int = 0) -> np.ndarray:
     return placed
 
 
-def plot_features(net: Network, models: Mapping[str, Tree], examples: Examples, path: Path, seed: int = 0) -> None:
-    """Draw one panel a model into a PNG, SVG or PDF; its title has the Davies-Bouldin score of the rows shown."""
+def feature_map(net: Network, models: Mapping[str, Tree], examples: Examples, seed: int = 0) -> dict[str, Any]:
+    """Features of several models, laid out on a plane each, with the Davies-Bouldin score of the rows shown. JSON-able,
+    and what a report draws."""
+    panels = []
+    for name, model in models.items():
+        features = penultimate_features(net, model, examples.x)
+        placed = embed(features.numpy(), seed).astype(float).round(2)
+        score = davies_bouldin(features, examples.y)
+        panels.append({"name": name, "x": placed[:, 0].tolist(), "y": placed[:, 1].tolist(), "davies_bouldin": score})
+    return {"labels": examples.y.tolist(), "panels": panels}
+
+
+def plot_features(found: Mapping[str, Any], path: Path) -> None:
+    """Draw one panel a model into a PNG, SVG or PDF: what `feature_map` found."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("drawing needs matplotlib: install fewfed[plot], or leave --plot out")
     import matplotlib
@@ -38,13 +53,12 @@ def plot_features(net: Network, models: Mapping[str, Tree], examples: Examples, 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(models), figsize=(4 * len(models), 4), constrained_layout=True, squeeze=False)
-    for panel, (name, model) in zip(axes[0], models.items(), strict=True):
-        features = penultimate_features(net, model, examples.x)
-        placed = embed(features.numpy(), seed)
-        panel.scatter(placed[:, 0], placed[:, 1], c=examples.y.numpy(), cmap="tab10", s=6)
-        separation = davies_bouldin(features, examples.y)
-        panel.set_title(name if separation is None else f"{name}, DB {separation:.2f}")
+    panels = found["panels"]
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(4 * len(panels), 4), constrained_layout=True, squeeze=False)
+    for panel, drawn in zip(axes[0], panels, strict=True):
+        panel.scatter(drawn["x"], drawn["y"], c=found["labels"], cmap="tab10", s=6)
+        score = drawn["davies_bouldin"]
+        panel.set_title(drawn["name"] if score is None else f"{drawn['name']}, DB {score:.2f}")
         panel.set_xticks([])
         panel.set_yticks([])
     try:

@@ -9,7 +9,7 @@ merging it gives the same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -101,6 +101,29 @@ class Combiner:
         self._weights += other._weights
         self.bytes += other.bytes
         self.relayed += other.relayed
+
+    def written(self) -> tuple[dict[str, Any], Tree]:
+        """All that is folded so far as JSON-able facts and arrays, for another process."""
+        self._close_shard()
+        kept = {
+            name: self._kept[name] if upload.combine is Combine.KEEP else dict(_numbered(self._kept[name]))
+            for name, upload in self._phase.uploads.items()
+            if name in self._kept
+        }
+        facts = {"clients": self._clients, "weights": self._weights, "bytes": self.bytes, "relayed": self.relayed}
+        return facts, {"totals": self._totals, "like": self._like, "kept": kept}
+
+    @classmethod
+    def read(cls, phase: Phase, clients: int, facts: Mapping[str, Any], arrays: Tree) -> Combiner:
+        """The inverse of `written`. The arrays belong to the combiner from now on."""
+        combiner = cls(phase, clients)
+        combiner._clients, combiner._weights = list(facts["clients"]), list(facts["weights"])
+        combiner.bytes, combiner.relayed = facts["bytes"], facts["relayed"]
+        combiner._totals, combiner._like = (dict(arrays.get(name, {})) for name in ("totals", "like"))
+        for name, values in arrays.get("kept", {}).items():
+            listed = phase.uploads[name].combine is Combine.CONCAT
+            combiner._kept[name] = [values[number] for number, _ in _numbered(values)] if listed else dict(values)
+        return combiner
 
     def numbers(self) -> list[Tensor]:
         """Everything folded so far: where it is sound, so is every packet it was made of."""
@@ -227,6 +250,10 @@ def _map(function: Any, value: Any, *others: Any) -> Any:
 
 def _copy(value: Any) -> Any:
     return _map(lambda leaf: leaf.detach().clone(), value)
+
+
+def _numbered(values: Collection[Any]) -> list[tuple[str, Any]]:
+    return [(str(number), value) for number, value in enumerate(values)]
 
 
 def _leaves(value: Any) -> list[Tensor]:

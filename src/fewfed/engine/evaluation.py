@@ -93,12 +93,14 @@ def refuse_metric(job: Job, name: str) -> None:
 
 
 def evaluated_clients(job: Job, most: int) -> Sequence[int]:
-    """The clients whose own models are scored: all, or a fixed draw of so many; 0 = all."""
-    total = len(job.federation)
-    if not 0 < most < total:
-        return range(total)
+    """The clients whose own models are scored: all, or a fixed draw of so many; 0 = all. Those of attackers are not."""
+    everybody: Sequence[int] = range(len(job.federation))
+    if job.adversary is not None:
+        everybody = [client for client in everybody if client not in job.adversary.clients]
+    if not 0 < most < len(everybody):
+        return everybody
     random = Random(job.plan.seed, "evaluated clients")
-    return sorted(int(k) for k in random.numpy.choice(total, most, replace=False))
+    return sorted(everybody[int(k)] for k in random.numpy.choice(len(everybody), most, replace=False))
 
 
 def matched(job: Job, client: int, score: Score) -> float | None:

@@ -80,6 +80,45 @@ class WorkerStuck(Event):
 
 
 @dataclass(frozen=True)
+class ActorDied(Event):
+    """A process on a Ray cluster died, or its machine did; what it worked on is run again."""
+
+    kind: ClassVar[str] = "actor died"
+    cause: str
+    again: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"an actor of the Ray cluster died ({self.cause}); run again: {', '.join(self.again) or 'nothing'}"
+
+
+@dataclass(frozen=True)
+class ActorStuck(Event):
+    """A process on a Ray cluster gave no answer in time and was ended; what it worked on is run again."""
+
+    kind: ClassVar[str] = "actor stuck"
+    waited: str
+    again: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"an actor of the Ray cluster gave no answer for {self.waited} (ray.deadline) and was ended; "
+            f"run again: {', '.join(self.again)}"
+        )
+
+
+@dataclass(frozen=True)
+class ActorLost(Event):
+    """A process on a Ray cluster will not be used any more; the others do its work."""
+
+    kind: ClassVar[str] = "actor lost"
+    cause: str
+    left: int
+
+    def __str__(self) -> str:
+        return f"an actor of the Ray cluster is done without ({self.cause}): {self.left} are left to do its work"
+
+
+@dataclass(frozen=True)
 class ShapesUnknown(Event):
     """The shapes of a phase's uploads could not be derived beforehand: they are taken from the first packet."""
 
@@ -105,6 +144,37 @@ class Withdrawn(Event):
 
 
 @dataclass(frozen=True)
+class RuleFellBack(Event):
+    """Too few packets came for the rule that was to combine them."""
+
+    kind: ClassVar[str] = "rule fell back"
+    phase: str
+    rule: str
+    packets: int
+    needed: int
+    instead: str
+
+    def __str__(self) -> str:
+        return (
+            f"phase '{self.phase}': {self.packets} packets came, of which '{self.rule}' cannot tell who is odd "
+            f"(expected {self.needed}); combined by '{self.instead}' in this round"
+        )
+
+
+@dataclass(frozen=True)
+class NotCovered(Event):
+    """Uploads that are combined as declared, whoever sent them, although the run has a defence."""
+
+    kind: ClassVar[str] = "not covered"
+    phase: str
+    uploads: tuple[str, ...]
+
+    def __str__(self) -> str:
+        named = ", ".join(self.uploads)
+        return f"phase '{self.phase}': no defence of this run covers {named}: combined as declared, whoever sent it"
+
+
+@dataclass(frozen=True)
 class Mended(Event):
     """A file of the run was damaged and could be made good."""
 
@@ -116,7 +186,21 @@ class Mended(Event):
 
 
 _KINDS: dict[str, Any] = {
-    cls.kind: cls for cls in (Chosen, Impossible, WorkerDied, WorkerStuck, ShapesUnknown, Withdrawn, Mended)
+    cls.kind: cls
+    for cls in (
+        Chosen,
+        Impossible,
+        WorkerDied,
+        WorkerStuck,
+        ActorDied,
+        ActorStuck,
+        ActorLost,
+        ShapesUnknown,
+        Withdrawn,
+        RuleFellBack,
+        NotCovered,
+        Mended,
+    )
 }
 
 

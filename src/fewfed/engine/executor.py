@@ -32,6 +32,8 @@ class Briefing:
     schema: Schema
     shown: frozenset[int] = frozenset()
     """Clients whose packets somebody wants to see whole, also where they are combined with others' before."""
+    apart: bool = False
+    """Whether every packet must come by itself, since the server judges them against each other: no `Partial`."""
 
 
 @dataclass(frozen=True)

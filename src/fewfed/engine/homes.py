@@ -6,10 +6,10 @@ clients are elsewhere (other machines, real sites) provides another class with t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from fewfed.engine.client_store import ClientStore
+from fewfed.engine.client_store import ClientStore, State
 from fewfed.engine.job import Job
 from fewfed.phase import Phase
 from fewfed.tree import Tree
@@ -103,6 +103,22 @@ class SimulatedHomes:
         """The same for what its gates have noted."""
         self._met_more = True
         self._put(client, self.remembered(client), {_MOMENTS: self._beside(client, _MOMENTS), _BOOK: book})
+
+    @property
+    def store(self) -> ClientStore:
+        """Where states lie, for an executor whose clients are computed by processes with stores of their own."""
+        return self._store
+
+    def adopt(self, files: Mapping[int, State]) -> None:
+        """Clients were computed elsewhere: from now on they remember what lies in these files."""
+        self._met_more = True
+        for client, file in files.items():
+            self._store.adopt(client, file)
+
+    def follow(self, files: Mapping[int, State], clients: Iterable[int], after: int) -> None:
+        """Elsewhere it is known what these clients remember: nothing but what lies in these files."""
+        self._met_more = True
+        self._store.follow(files, clients, after)
 
     def _beside(self, client: int, name: str) -> Tree:
         """What is kept of a client beside the method's state: moments of all phases, or the book."""

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
+from fewfed.data.examples import Examples
 from fewfed.data.federation import Federation
+from fewfed.engine.adversary import Adversary
 from fewfed.engine.gate import Gate
+from fewfed.engine.remake import Remake
 from fewfed.errors import ConfigError
 from fewfed.method import Method, Setup
 from fewfed.network import Network
@@ -15,6 +22,9 @@ from fewfed.phase import Clock, Cohort, Phase
 from fewfed.plan import Plan
 from fewfed.task import Task
 from fewfed.training import Training
+
+if TYPE_CHECKING:
+    from fewfed.engine.robust.defence import Defence
 
 PSEUDO_CLIENT = -1
 """The client number in phases that are run by the server, or on the rows of all clients together."""
@@ -34,6 +44,12 @@ class Job:
     """Whether everybody may see the clients' rows."""
     gates: tuple[Gate, ...] = ()
     """What watches over what leaves clients: a budget, a release policy."""
+    defence: Defence | None = None
+    """What the server does against clients that may not be honest; None: it combines as phases declare."""
+    adversary: Adversary | None = None
+    """Who attacks, where some clients of a simulation do."""
+    remake: Remake | None = field(default=None, compare=False)
+    """How processes that are not forked from this one make the same job; None where nobody has said how."""
 
     @property
     def setup(self) -> Setup:
@@ -61,6 +77,19 @@ class Job:
             from fewfed.engine.rows_apart import refuse_mixed_rows  # It runs turns, which are made from jobs.
 
             refuse_mixed_rows(self)
+
+    def rows_of(self, client: int) -> Examples:
+        """The rows of a client as it uses them: its own, unless it is an attacker that changes them."""
+        data = self.federation.examples(client)
+        if self.adversary is None or client not in self.adversary.clients:
+            return data
+        return self.adversary.rows(data, self.task.outputs)
+
+    def counts_of(self, client: int) -> Tensor:
+        """How many of them are of each class."""
+        if self.adversary is None or client not in self.adversary.clients or not self.task.classes:
+            return self.federation.counts(client)
+        return torch.bincount(self.rows_of(client).y, minlength=self.task.classes)
 
     def training_of(self, phase: Phase) -> Training:
         """The run's training with what a phase sets for itself."""

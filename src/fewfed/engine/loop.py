@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fewfed import tree
 from fewfed.engine import asking
 from fewfed.engine.combine import Combiner
-from fewfed.engine.events import Event, ShapesUnknown, Withdrawn
+from fewfed.engine.events import Event, NotCovered, ShapesUnknown, Withdrawn
 from fewfed.engine.executor import Briefing, Executor, Invited
 from fewfed.engine.holdings import Holdings
 from fewfed.engine.job import Job, is_inside, members_of
@@ -18,6 +18,7 @@ from fewfed.engine.outcomes import Failed, Outcome, Partial
 from fewfed.engine.packet import Packet
 from fewfed.engine.provenance import Provenance
 from fewfed.engine.records import PhaseRecord, RoundRecord, Tally, Traffic
+from fewfed.engine.robust.combiner import DefendedCombiner
 from fewfed.engine.schema import Schemas
 from fewfed.errors import RunError
 from fewfed.method import Combined, Method
@@ -161,21 +162,24 @@ class _Coordinator:
         self._schemas = Schemas(job)
         self._told: set[str] = set()
         self._worked: set[str] = set()
+        self._judged: set[str] = set()
+        """Phases of which it was said what no defence covers."""
+        self._happened: list[Event] = []
         self._empty: dict[str, RunError] = {}
         """Phases of which at some time no packet could be used, and what is to be said if that does not change."""
 
     def run(self, phase: Phase, clock: Clock, drawn: Sequence[int], server: Tree) -> PhaseResult:
-        clients = len(self._job.federation)
         shared = self._broadcast(phase, server)
-        numbers = members_of(phase, drawn, clients)
+        numbers = members_of(phase, drawn, len(self._job.federation))
         personal = asking.personal(self._job.method, phase, server, numbers[0])
         schema = self._schemas.of(phase, clock, shared, personal, numbers[0])
         witness = None if is_inside(phase) else self._witness  # Inside the server nothing crosses anything.
         shown = witness.begins(phase, clock, shared, numbers) if witness else frozenset()
-        briefing = Briefing(phase, clock, shared, schema, shown)
+        combiner, tally = self._combiner(phase, shared, len(numbers)), Tally()
+        judged = combiner if isinstance(combiner, DefendedCombiner) else None
+        briefing = Briefing(phase, clock, shared, schema, shown, apart=judged is not None)
         sending = _Sending(self._job.method, phase, shared, server, self.holdings)
         members = sending.to(numbers)
-        combiner, tally = Combiner(phase, clients), Tally()
         failed: list[Failed] = []
         for outcome in self._executor.run(briefing, _seen(members, witness, shown) if witness else members):
             if isinstance(outcome, Failed):
@@ -191,6 +195,9 @@ class _Coordinator:
         combined = combiner.finish()
         if witness:
             witness.ends()
+        if judged:
+            failed += judged.refused
+            self._happened += judged.events
         if combined.clients:
             self._worked.add(phase.name)
         else:
@@ -203,8 +210,20 @@ class _Coordinator:
             rows=combiner.rows(),
             terms=tally.terms,
             reported=tally.reported,
+            defended=judged.defended if judged else None,
         )
         return PhaseResult(phase, shared, combined, record, tuple(failed), combiner.sent_rows())
+
+    def _combiner(self, phase: Phase, shared: Tree, invited: int) -> Combiner | DefendedCombiner:
+        clients, defence = len(self._job.federation), self._job.defence
+        if defence is None or is_inside(phase):
+            return Combiner(phase, clients)
+        if phase.name not in self._judged:
+            self._judged.add(phase.name)
+            if uncovered := defence.uncovered(phase):
+                self._happened.append(NotCovered(phase.name, uncovered))
+        concerned = defence.concerns(phase)
+        return DefendedCombiner(defence, phase, clients, shared, invited) if concerned else Combiner(phase, clients)
 
     def _broadcast(self, phase: Phase, server: Tree) -> Tree:
         try:
@@ -221,10 +240,10 @@ class _Coordinator:
         There is no use in going on where all failed by themselves, since then the model or the method is broken, nor
         where all packets are refused from the start: then the method does not hand over what it declares.
         """
-        if any(failure.was_forbidden for failure in failed):  # Other sites may take part in the next round.
+        if any(failure.may_pass for failure in failed):  # Other sites may take part in the next round.
             self._empty[phase.name] = _nobody(phase, clock, failed)
             return
-        refused = any(failure.cause == "packet" for failure in failed)
+        refused = any(failure.cause in ("packet", "defence") for failure in failed)
         if not refused or (len(failed) > 1 and phase.name not in self._worked):
             raise _nobody(phase, clock, failed)
         self._empty[phase.name] = _nobody(phase, clock, failed)
@@ -238,7 +257,8 @@ class _Coordinator:
     def events(self) -> list[Event]:
         new = [(phase, why) for phase, why in self._schemas.unknown.items() if phase not in self._told]
         self._told.update(phase for phase, _ in new)
-        return [ShapesUnknown(phase, why) for phase, why in new]
+        happened, self._happened = self._happened, []
+        return [*(ShapesUnknown(phase, why) for phase, why in new), *happened]
 
 
 def _nobody(phase: Phase, clock: Clock, failed: Sequence[Failed]) -> RunError:

@@ -20,14 +20,20 @@ class Failed:
     client: int
     phase: str
     reason: str
-    cause: Literal["client", "packet", "worker", "policy", "budget"] = "client"
+    cause: Literal["client", "packet", "worker", "policy", "budget", "defence", "absent", "sum"] = "client"
     """What went wrong: its own work, what it handed over, or the process it ran in. Or who forbade it: its site's
-    release policy, or its privacy budget."""
+    release policy, or its privacy budget. Or that the server's defence refused what it handed over. Or, between real
+    sites, that it could not be asked at all, or that there is no sum under masks, which it was part of."""
 
     @property
     def was_forbidden(self) -> bool:
         """Whether nothing went wrong: its site does not take part."""
         return self.cause in ("policy", "budget")
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the next round may do better as it is: nothing is known to be wrong with the model or the method."""
+        return self.was_forbidden or self.cause in ("absent", "sum")
 
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

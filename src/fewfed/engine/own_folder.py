@@ -107,14 +107,31 @@ class OwnFolder:
         except OSError as error:
             raise RunError(f"cannot read '{self.path / name}': {_why(error)}") from error
 
-    def write(self, name: str, content: bytes) -> None:
-        """Replace a file atomically and durably: a crash or a full disk leaves the old one as it was."""
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[int]:
+        """A file open for reading, for whoever wants only a part of it."""
+        try:
+            opened = self._open(name, os.O_RDONLY)
+        except OSError as error:
+            raise RunError(f"cannot read '{self.path / name}': {_why(error)}") from error
+        try:
+            yield opened
+        finally:
+            os.close(opened)
+
+    def write(self, name: str, content: bytes, durable: bool = True) -> None:
+        """Replace a file atomically and durably: a crash or a full disk leaves the old one as it was.
+
+        `durable` False leaves it to the system when the content reaches the disk: it outlives this process, but not a
+        crash of the machine.
+        """
         part = name + PART
         try:
             with os.fdopen(self._new(part), "wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             self.rename(part, name)
         except OSError as error:
             with contextlib.suppress(OSError):

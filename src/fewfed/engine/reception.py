@@ -36,8 +36,11 @@ class Reception:
     def take_many(self, found: Sequence[tuple[int, Finished]], clients: int) -> list[Outcome]:
         """The outcomes of several turns, combined at once; faster than one by one on a GPU.
 
-        A sum is sound only if all its terms are, so single arrays are checked only where a sum is not sound.
+        A sum is sound only if all its terms are, so single arrays are checked only where a sum is not sound. Where the
+        briefing asks for packets one by one, they are not combined.
         """
+        if self._briefing.apart:
+            return [self.take(client, finished) for client, finished in found]
         outcomes: list[Outcome] = []
         well_formed: list[tuple[int, Finished]] = []
         self._learn_from(found)

@@ -66,6 +66,25 @@ class Traffic:
 
 
 @dataclass(frozen=True)
+class Defended:
+    """What a defence did in one phase: whose packets it refused, shortened or did not choose, and rows it left out."""
+
+    refused: tuple[int, ...] = ()
+    clipped: tuple[int, ...] = ()
+    not_chosen: tuple[int, ...] = ()
+    rows: Mapping[int, int] = field(default_factory=dict)
+    """How many, by client."""
+    unjudged_rows: int = 0
+    """Rows of classes that too few clients sent: they stay."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Without what did not happen."""
+        found = {name: list(getattr(self, name)) for name in ("refused", "clipped", "not_chosen")}
+        rows = {"rows_left_out": {str(client): count for client, count in self.rows.items()}}
+        return {name: value for name, value in {**found, **rows, "rows_unjudged": self.unjudged_rows}.items() if value}
+
+
+@dataclass(frozen=True)
 class PhaseRecord:
     """One phase of a round."""
 
@@ -77,9 +96,12 @@ class PhaseRecord:
     """Of every concatenated upload: the size of a shared buffer."""
     terms: Mapping[str, float]
     reported: Mapping[str, float]
+    defended: Defended | None = None
+    """What a defence did, where there is one."""
 
     def as_json(self) -> dict[str, Any]:
-        optional = {"rows": self.rows, "terms": self.terms, "metrics": self.reported}
+        defended = self.defended.as_json() if self.defended else {}
+        optional = {"rows": self.rows, "terms": self.terms, "metrics": self.reported, "defended": defended}
         return {
             "bytes_up": self.traffic.up,
             "bytes_down": self.traffic.down,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.engine.answers import refuse_constant, refuse_odd_gradient, refuse_odd_terms
-from fewfed.errors import RunError
+from fewfed.errors import FewfedError, RunError, place_of
 from fewfed.method import Batch, Context
 from fewfed.torch_private import is_transformed
 from fewfed.tree import Tree
@@ -111,10 +111,30 @@ class _Differentiation:
         drawn = _mapped(batch.drawn, lambda path, leaf: leaf.unsqueeze(1) if path in own else leaf)
         places = _mapped(batch.drawn, lambda path, _: 0 if path in own else None)
         by_row = torch.func.vmap(of_one, in_dims=(0, 0, places), randomness="different")
-        gradients, losses = by_row(batch.x, batch.y, drawn)
+        try:
+            gradients, losses = by_row(batch.x, batch.y, drawn)
+        except FewfedError:
+            raise
+        except Exception as error:
+            self._refuse_together(work, error)
+            raise
         self._step.refuse_coupled(work, ctx, batch, losses)
         result: Tree = gradients
         return result
+
+    def _refuse_together(self, work: Tree, error: Exception) -> None:
+        """Raise where the loss of the whole batch can be had, and that of one of its rows cannot: what torch says of
+        that is no help."""
+        buffers = tree.clone({name: part for name, part in work.items() if name != "params"})
+        try:
+            self._step.terms({**buffers, "params": work["params"]}, self._ctx, self._batch)
+        except Exception:  # Then it is another mistake, and said as such.
+            return
+        place = place_of(error)
+        raise RunError(
+            "loss: of a batch it can be had, but not of one row by itself: it looks for other rows of the batch, or "
+            f"keeps something of what it sees{f' ({place})' if place else ''}; expected a loss that is a mean over rows"
+        ) from error
 
 
 class _ByTape(_Differentiation):

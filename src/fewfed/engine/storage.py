@@ -25,8 +25,10 @@ class Damaged(RunError):
     """A file is not as it was written."""
 
 
-def save(place: Path | File, arrays: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> str:
-    """Write a tree, and JSON-able facts beside it, atomically; the digest of both."""
+def save(
+    place: Path | File, arrays: Mapping[str, Any], facts: Mapping[str, Any] | None = None, durable: bool = True
+) -> str:
+    """Write a tree, and JSON-able facts beside it, atomically; the digest of both. `durable`: as in `OwnFolder`."""
     from safetensors.torch import save as to_bytes
 
     file = _file(place)
@@ -38,7 +40,7 @@ def save(place: Path | File, arrays: Mapping[str, Any], facts: Mapping[str, Any]
         "order": json.dumps(list(flat)),
     }
     digest = _digest(header, flat)
-    file.folder.write(file.name, to_bytes(flat, metadata={**header, "digest": digest}))
+    file.folder.write(file.name, to_bytes(flat, metadata={**header, "digest": digest}), durable)
     return digest
 
 

@@ -89,8 +89,8 @@ def context_of(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Membe
     """What the method may look at for this member."""
     federation = job.federation
     if member.client != PSEUDO_CLIENT:
-        data = federation.examples(member.client)
-        counts = federation.counts(member.client)
+        data = job.rows_of(member.client)
+        counts = job.counts_of(member.client)
     elif phase.cohort is Cohort.UNION:
         data = federation.union()
         counts = torch.bincount(data.y, minlength=job.task.classes) if job.task.classes else torch.zeros(0)
@@ -146,10 +146,14 @@ def refuse_broken(terms: Mapping[str, float], norm: float) -> None:
 
 
 def finished(job: Job, report: Report, ctx: Context, book: Tree, steps: int, terms: Mapping[str, float]) -> Finished:
-    """What a client hands over, from what its method reports: all that its gates let through."""
+    """What a client hands over, from what its method reports: all that its gates let through, and what it makes of that
+    if it is an attacker."""
     if job.gates:
         answers.refuse_odd_report(report)
         report, book = gate.released(job, report, ctx, book)
+    if job.adversary is not None and ctx.client in job.adversary.clients:
+        answers.refuse_odd_report(report)
+        report = job.adversary.altered(report, ctx)
     packet = packet_of(report, ctx.clock.round, ctx.phase.name, ctx.client, steps, terms)
     return Finished(packet, report.state, book=book if job.gates else {})
 

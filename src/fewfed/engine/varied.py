@@ -74,8 +74,7 @@ def unseen(job: Job, ctx: Context) -> Context:
     """The context before `seen`."""
     if _fresh_levels(job.federation, ctx) is None:
         return ctx
-    federation = job.federation
-    data = federation.union() if ctx.client == PSEUDO_CLIENT else federation.examples(ctx.client)
+    data = job.federation.union() if ctx.client == PSEUDO_CLIENT else job.rows_of(ctx.client)
     return dataclasses.replace(ctx, data=data)
 
 

@@ -54,6 +54,7 @@ _NETWORKS: Mapping[str, _Entry] = MappingProxyType(
         "alexnet": _Entry(alexnet.alexnet, alexnet.SHAPES),
         "alexnet-fedbn": _Entry(alexnet.alexnet_fedbn, alexnet.SHAPES),
         "unet": _Entry(unet.unet, unet.SHAPES),
+        "unet-small": _Entry(unet.unet_small, unet.SHAPES),
         "small-cnn": _Entry(small_cnn.small_cnn, small_cnn.SHAPES),
         "digits-cnn": _Entry(digits_cnn.digits_cnn, digits_cnn.SHAPES),
         "mlp": _Entry(mlp.mlp, mlp.SHAPES),
@@ -62,7 +63,7 @@ _NETWORKS: Mapping[str, _Entry] = MappingProxyType(
 
 _BATCH_NORM = (
     *("mobilenetv2", "audionet", "harnet", "resnet9", "resnet9-dropout", "resnet9-wide", "resnet18", "resnet18-7x7"),
-    *("alexnet", "alexnet-fedbn", "unet", "small-cnn", "digits-cnn"),
+    *("alexnet", "alexnet-fedbn", "unet", "unet-small", "small-cnn", "digits-cnn"),
 )
 """Those with BatchNorm, of which there is a variant with GroupNorm: `harnet-gn`."""
 

@@ -31,12 +31,14 @@ from fewfed.runs.prepare import prepare
 from fewfed.runs.results import Result
 from fewfed.runs.user_code import refuse_unknown, remember_named
 from fewfed.settings import shown
+from fewfed.tracking.registry import checked
 from fewfed.training import Training
 
 if TYPE_CHECKING:
     from fewfed.privacy.statement import Statement
     from fewfed.report.comparison import Comparison
     from fewfed.report.overview import Overview
+    from fewfed.report.page.write import Written
     from fewfed.report.tuned import Tuned
 
 Named = Mapping[str, Any]
@@ -56,6 +58,7 @@ def run(
     network: nn.Module | Network | Where | None = None,
     out: Where | None = None,
     observers: Sequence[Observer] = (),
+    track: str | Sequence[str] = (),
     progress: bool | None = None,
 ) -> Result:
     """Run one method. `values` are its hyper-parameters; `data` and `network` may be your own objects.
@@ -64,8 +67,10 @@ def run(
 
     Fields that `training` does not name are the method's own (`Training(epochs=2)` leaves SCAFFOLD its plain SGD).
     `executor` is a name, or an executor's options, such as `fewfed.engine.executors.cuda.options.Options(streams=4)`.
+    `track`: "tensorboard", "mlflow", "wandb", or several of them are told of every round (docs/trackers.md).
     `progress` is shown on a terminal and in notebooks; True shows it wherever the program runs, False nowhere.
     """
+    trackers = checked(track)
     spec, wanted, watching = given.method_of(method), given.wanted(progress), given.observers_of(observers)
     described, own = given.experiment_of(experiment, data, network)
     on, executors = _executor_of(executor)
@@ -76,7 +81,7 @@ def run(
     path = given.folder_of(out, "out") if out else default_folder(prepared.resolved)
     refuse_existing(path)
     title, rounds = label_of(spec), resolved.experiment.rounds
-    return _watched(title, rounds, wanted, lambda seen: execute(prepared, path, [*watching, *seen]))
+    return _watched(title, rounds, wanted, lambda seen: execute(prepared, path, [*watching, *seen], track=trackers))
 
 
 def explain(
@@ -111,6 +116,7 @@ def resume(
     epsilon: float | None = None,
     policy: Where = "",
     observers: Sequence[Observer] = (),
+    track: str | Sequence[str] | None = None,
     progress: bool | None = None,
 ) -> Result:
     """Continue a run that was stopped; a finished one is returned as it is. Own data and networks are given again.
@@ -120,7 +126,9 @@ def resume(
     `network` where the run's network is a file.
     `executor`: another one than the run had, where this machine lacks that. `epsilon`: a larger privacy budget than the
     run had, which has spent it. `policy`: another file of what sites allow. `progress`: as in `run`.
+    `track`: as in `run`; None goes on with the trackers that the run had.
     """
+    trackers = None if track is None else checked(track)
     path, spec, watching = given.folder_of(folder, "folder"), given.method_of(method), given.observers_of(observers)
     own, wanted = given.own_of(data, network), given.wanted(progress)
     if not isinstance(executor, str):
@@ -129,6 +137,11 @@ def resume(
     finished = opened.result()
     if finished is not None and opened.is_whole():  # What is lost is made again from the checkpoint.
         return Result.from_json(finished)
+    if opened.is_of_sites:
+        raise RunError(
+            f"'{path}' holds a run between real sites, which have its rows: expected 'fewfed serve CONFIG --out {path} "
+            "--resume'"
+        )
     recorded = Resolved.from_json(config)
     name = os.fspath(network) if isinstance(network, (str, PathLike)) else ""
     recorded = recorded.named(spec) if spec else recorded
@@ -139,7 +152,7 @@ def resume(
     prepared = prepare(recorded.on(executor) if executor else recorded, data=own.data, network=own.network)
     remember_named(recorded)
     title, rounds = label_of(recorded.spec), recorded.experiment.rounds
-    return _watched(title, rounds, wanted, lambda seen: continued(prepared, path, [*watching, *seen]))
+    return _watched(title, rounds, wanted, lambda seen: continued(prepared, path, [*watching, *seen], trackers))
 
 
 def compare(
@@ -155,6 +168,7 @@ def compare(
     data: Dataset | Where | None = None,
     network: nn.Module | Network | Where | None = None,
     out: Where | None = None,
+    track: str | Sequence[str] = (),
     progress: bool | None = None,
 ) -> Comparison:
     """Run several methods over several seeds on the same splits and cohorts: `fewfed compare` for programs.
@@ -165,11 +179,12 @@ def compare(
 
     Finished runs in the folder `out` (runs/compare) are kept and unfinished ones continued: the same call goes on where
     it was stopped. A run that fails costs no other and is told in `failed` of what is returned; where all fail, that is
-    a `RunError`.
+    a `RunError`. `track`: as in `run`; every run is one of the tracker's, and all are of one group.
     """
     from fewfed.report.comparison import compared
     from fewfed.report.progress import cell_reporter, display
 
+    trackers = checked(track)
     specs, wanted = given.methods_of(methods), given.wanted(progress)
     count, most = given.count_of(seeds, "seeds", 1), given.count_of(jobs, "jobs", 0)
     flat, own = _asked(experiment, training, values, options, executor, data, network)
@@ -179,7 +194,7 @@ def compare(
     aside.refuse_spent_autograd()
     runs.refuse_unready()
     with display(f"{len(runs.cells)} runs", len(runs.cells) * runs.rounds, wanted) as seen:
-        endings = runs.run(packing_for(most), cell_reporter(seen, runs.rounds))
+        endings = runs.run(packing_for(most), cell_reporter(seen, runs.rounds), track=trackers)
     comparison, failure = compared(runs, endings), failure_of(endings, "runs")
     if failure is not None and not comparison.named:
         raise RunError(failure[0])
@@ -253,6 +268,19 @@ def show(*folders: Where) -> Overview:
     from fewfed.report.survey import survey
 
     return overview(survey([given.folder_of(folder, "folder") for folder in folders or (DEFAULT_OUT,)]))
+
+
+def write_report(*folders: Where, out: Where | None = None, tables: Where | None = None, baseline: str = "") -> Written:
+    """One page about runs on the disk, which opens anywhere: `fewfed report`. Where it and its tables lie.
+
+    Without `out`, it is report.html in the folder, or here if there are several; without `tables`, they lie beside it.
+    `baseline`: the method that others are compared with; else fedavg, or the first.
+    """
+    from fewfed.report.page import write
+
+    places = [given.folder_of(folder, "folder") for folder in folders or (DEFAULT_OUT,)]
+    page = given.folder_of(out, "out") if out else None
+    return write.write_report(places, page, given.folder_of(tables, "tables") if tables else None, baseline)
 
 
 def _watched(title: str, rounds: int, wanted: bool | None, work: Callable[[list[Observer]], Result]) -> Result:

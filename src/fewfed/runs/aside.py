@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -23,15 +24,24 @@ _GRACE = 1.0
 
 def checked(check: Callable[[], object]) -> None:
     """Make a check, in a process of its own where there is a GPU; an error of it is raised here."""
-    if not has_gpu():
+
+    def only_check() -> None:
         check()
-        return
-    answer, status = _asked(check)
+
+    answered(only_check)
+
+
+def answered(question: Callable[[], Any]) -> Any:
+    """The same with an answer that JSON can carry."""
+    if not has_gpu():
+        return question()
+    answer, status = _asked(question)
     if not answer:
         raise RunError(f"a process that checked the runs died ({processes.cause(status)}): run the command again")
     said = json.loads(answer)
-    if said:
+    if "kind" in said:
         raise _KINDS[said["kind"]](said["message"], key=said["key"], value=said["value"])
+    return said["answer"]
 
 
 def refuse_spent_autograd() -> None:
@@ -39,7 +49,7 @@ def refuse_spent_autograd() -> None:
     if not has_gpu():
         return
     answer, _ = _asked(_differentiate)
-    if not answer or json.loads(answer):
+    if not answer or "kind" in json.loads(answer):
         raise RunError(
             "this program has computed gradients already, and on a machine with a GPU the processes of a comparison "
             "then cannot: compare first, or in a fresh program or kernel"
@@ -52,7 +62,7 @@ def _differentiate() -> None:
 
 
 def _asked(check: Callable[[], object]) -> tuple[bytes, int]:
-    """What a process says of a check, as JSON (an empty object: nothing is wrong), and the status it ended with."""
+    """What a process says of a check, as JSON (an answer, or what is wrong), and the status it ended with."""
     reading, writing = os.pipe()
 
     def work() -> None:
@@ -80,10 +90,10 @@ def _asked(check: Callable[[], object]) -> tuple[bytes, int]:
 
 def _outcome(check: Callable[[], object]) -> dict[str, object]:
     try:
-        check()
+        answer = check()
     except FewfedError as error:
         kind = type(error).__name__ if type(error).__name__ in _KINDS else FewfedError.__name__
         return {"kind": kind, "message": str(error), "key": error.key, "value": error.value}
     except BaseException as error:  # Also `sys.exit()` in somebody's network.
         return {"kind": RunError.__name__, "message": told(error), "key": "", "value": None}
-    return {}
+    return {"answer": answer}

@@ -13,15 +13,17 @@ from typing import Any
 import torch
 
 from fewfed.data.examples import Dataset
+from fewfed.data.federation import SplitFederation
 from fewfed.engine.homes import Homes
 from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView
+from fewfed.engine.turn import Member, context_of
 from fewfed.errors import ConfigError, RunError, concerning
 from fewfed.phase import Clock, Cohort, Role
 from fewfed.plan import Protection
 from fewfed.privacy.accounting import Accountant
-from fewfed.privacy.ledger import RELATION, VIEWS, Gap, Ledger, View
-from fewfed.privacy.policy import PolicyGate, gate_of, read, refuse_nobody
+from fewfed.privacy.ledger import RELATION, VIEWS, WHOM, Gap, Ledger, View
+from fewfed.privacy.policy import PolicyGate, gate_of, read, refuse_nobody, row_numbers
 from fewfed.runs.experiment import Experiment
 from fewfed.runs.scaling import InputScaling
 from fewfed.tree import Tree
@@ -31,7 +33,7 @@ _SOURCE: Mapping[Protection, str] = {
     "system": "noise from the operating system",
 }
 
-_BUDGET = "epsilon_budget"
+_BUDGET, _LEFT_OUT = "epsilon_budget", "left_out_at_epsilon"
 _OF_SITE = "all inputs of a site are scaled by what was measured on its rows without noise, so that one row moves all"
 _POOLED = "means and deviations of inputs over all training rows count as public (normalise = pooled)"
 
@@ -76,6 +78,39 @@ def ledger_of(
     return ledger
 
 
+def refuse_hopeless(ledger: Ledger, job: Job) -> None:
+    """Raise where every client has a budget, and none of them could ever take part in a whole round."""
+    limits = [ledger.budget_of(client) for client in range(ledger.clients)]
+    if not all(math.isfinite(limit) for limit in limits):
+        return
+    if ledger.view is None:
+        raise ConfigError(
+            f"every site has a privacy budget in its policy, but nothing bounds what method '{ledger.method.label}' "
+            f"sends: {ledger.gaps['sites'][0]}; {_instead(ledger)}",
+            key="policy",
+        )
+    clock = Clock(0, ledger.rounds, ledger.epochs)
+    phases = [phase for phase in job.method.phases(clock) if phase.cohort in (Cohort.ROUND, Cohort.ALL)]
+    least = math.inf
+    for client, limit in enumerate(limits):
+        try:
+            member = Member(client, {}, job.method.client_init(job.setup))
+            turns = [context_of(job, phase, clock, {}, member) for phase in phases]
+            needed = max((ledger.least_of_turn(ctx).epsilon(ledger.delta) for ctx in turns), default=0.0)
+        except Exception:  # What a method asks of a broadcast that is not there: it is seen when the run begins.
+            return
+        if needed <= limit:
+            return
+        least = min(least, needed)
+    raise ConfigError(
+        f"no client can take part in a single round: that takes epsilon = {least:.4g} against {WHOM[ledger.view]} at "
+        f"least (delta {ledger.delta:g}), and the largest budget is {max(limits):g}; expected a larger one, more noise "
+        "or fewer steps a round",
+        key="epsilon",
+        value=ledger.budget,
+    )
+
+
 def _measured(scaling: InputScaling) -> tuple[tuple[Gap, ...], str]:
     """What inputs were scaled with, where rows were measured for it: what nothing bounds, and what counts as public."""
     sent = tuple(Gap(phase, "sums over inputs", Role.STATISTICS) for phase in scaling.exchange)
@@ -91,20 +126,21 @@ def _instead(ledger: Ledger) -> str:
     return f"use a wrapper that adds noise, as in dp({ledger.method.label}), outside of all others"
 
 
-def policy_of(experiment: Experiment, job: Job, dataset: Dataset) -> PolicyGate | None:
+def policy_of(experiment: Experiment, job: Job, dataset: Dataset, federation: SplitFederation) -> PolicyGate | None:
     """What stands at every client because of the sites' policies; None where there are none."""
     if not experiment.policy:
         return None
     with concerning("policy", experiment.policy):
-        gate = gate_of(read(Path(experiment.policy)), job, dataset.split_names, _shapes(job))
+        numbers = row_numbers(dataset, federation.places)
+        gate = gate_of(read(Path(experiment.policy)), job, dataset.split_names, shapes_of_stages(job), numbers)
         for number in sorted({0, experiment.rounds - 1}):
             clock = Clock(number, experiment.rounds, job.training.epochs)
             # Whether somebody was revoked is no matter of the method.
-            refuse_nobody(gate, job.method.phases(clock), dataclasses.replace(clock, round=-1))
+            refuse_nobody(gate, job.method.phases(clock), dataclasses.replace(clock, round=-1), job.setup)
     return gate
 
 
-def _shapes(job: Job) -> dict[str, tuple[int, ...]]:
+def shapes_of_stages(job: Job) -> dict[str, tuple[int, ...]]:
     """What one row of features looks like behind each stage of the network."""
     model, x = job.net.model(), torch.zeros(1, *job.federation.shape, dtype=job.net.dtype)
     found: dict[str, tuple[int, ...]] = {}
@@ -134,14 +170,18 @@ class Bill:
         if records:
             self._look(homes, range(self.ledger.clients))
         for record in records:
-            if record.get(_BUDGET) == self._budget:  # Whoever was left out under a smaller one need not be now.
-                self._left_out |= {failure["client"] for failure in record["failed"] if failure["cause"] == "budget"}
+            for client, budget in record.get(_LEFT_OUT, {}).items():
+                if self.ledger.budget_of(int(client)) <= budget:  # With a larger one it may go on.
+                    self._left_out.add(int(client))
 
     def after_round(self, view: RoundView) -> None:
         everybody = any(result.phase.cohort is Cohort.ALL for result in view.phases)
         self._look(view.executor.homes, range(self.ledger.clients) if everybody else view.cohort)
-        self._left_out |= {failure.client for failure in view.record.failed if failure.cause == "budget"}
+        now = sorted({failure.client for failure in view.record.failed if failure.cause == "budget"})
+        self._left_out |= set(now)
         view.record.add(self._shown(view.clock.round + 1))
+        if now:
+            view.record.add({_LEFT_OUT: {str(client): self.ledger.budget_of(client) for client in now}})
 
     @property
     def _budget(self) -> float | None:
@@ -162,9 +202,17 @@ class Bill:
             raise BudgetSpent(
                 f"the privacy budget is spent: after round {done} of {rounds} no client can take part without passing "
                 f"epsilon = {self._budget:g} (delta {self.ledger.delta:g}); the rounds so far are kept: a larger "
-                f"budget goes on from there, as in 'fewfed resume {folder} --epsilon NUMBER'",
+                f"budget goes on from there, {self._larger(folder)}",
                 key="epsilon",
             )
+
+    def _larger(self, folder: Path) -> str:
+        """How somebody gives a larger budget."""
+        said = f"as in 'fewfed resume {folder} --epsilon NUMBER'" if self.ledger.budget is not None else ""
+        sites = (
+            "where sites allow it in their policy" if said else f"in the sites' policy, with 'fewfed resume {folder}'"
+        )
+        return " ".join(filter(None, (said, sites if self.ledger.own_budgets else "")))
 
     def summary(self, rounds: int) -> dict[str, Any]:
         """What a result says of it: JSON without infinities."""

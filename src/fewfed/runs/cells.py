@@ -24,6 +24,7 @@ from fewfed import processes
 from fewfed.data.examples import Dataset
 from fewfed.engine.loop import RoundView
 from fewfed.errors import FewfedError, told
+from fewfed.runs.cells_file import write_cells
 from fewfed.runs.execute import execute
 from fewfed.runs.experiment import Resolved
 from fewfed.runs.folder import RunFolder
@@ -136,12 +137,15 @@ def run_cells(
     explain: Explain = explained_plainly,
     until: float = math.inf,
     data: LoadedData | None = None,
+    track: Sequence[str] = (),
 ) -> list[Update]:
     """Run all cells; the updates that end them, in their order. `explain` is asked in the process of the cell.
 
     `until` is a time of `time.monotonic` at which those that still go on are stopped, to be continued another time.
     `data`: what has been read already, and objects of the user's own that all cells are run with.
+    `track`: programs that are told of the rounds of each.
     """
+    write_cells(cells)
     endings: dict[str, Update] = {}
     waiting: list[Cell] = []
     for cell in cells:
@@ -153,7 +157,7 @@ def run_cells(
             waiting.append(cell)
     # Closed at once if `report` is interrupted: the runs must not go on by themselves.
     shares_machine = min(packing.most, len(cells)) > 1
-    start = partial(_start, data=data or LoadedData(), shares_machine=shares_machine, explain=explain)
+    start = partial(_start, data=data or LoadedData(), shares_machine=shares_machine, explain=explain, track=track)
     with contextlib.closing(_work(waiting, packing, start, until)) as updates:
         for update in updates:
             if update.result is not None or update.error:
@@ -237,7 +241,7 @@ def _updates(child: _Child) -> Iterator[Update]:
         child.leave(_GRACE)
 
 
-def _start(cell: Cell, *, data: LoadedData, shares_machine: bool, explain: Explain) -> _Child:
+def _start(cell: Cell, *, data: LoadedData, shares_machine: bool, explain: Explain, track: Sequence[str]) -> _Child:
     dataset = data.of(cell.resolved)
     reading, writing = os.pipe()
 
@@ -248,14 +252,21 @@ def _start(cell: Cell, *, data: LoadedData, shares_machine: bool, explain: Expla
         processes.interrupt_once()
         os.close(reading)
         torch.set_num_threads(1)
-        _run(cell, prepared, shares_machine, explain, writing)
+        _run(cell, prepared, shares_machine, explain, writing, track)
 
     pid = processes.forked(work)
     os.close(writing)
     return _Child(cell, pid, reading)
 
 
-def _run(cell: Cell, prepared: Callable[[], Prepared], shares_machine: bool, explain: Explain, pipe: int) -> None:
+def _run(
+    cell: Cell,
+    prepared: Callable[[], Prepared],
+    shares_machine: bool,
+    explain: Explain,
+    pipe: int,
+    track: Sequence[str],
+) -> None:
     def tell(message: dict[str, Any]) -> None:
         os.write(pipe, json.dumps(message).encode() + b"\n")
 
@@ -267,7 +278,9 @@ def _run(cell: Cell, prepared: Callable[[], Prepared], shares_machine: bool, exp
 
     try:
         comparison = cell.folder.parent
-        result = execute(prepared(), cell.folder, [Tell()], shares_machine=shares_machine, comparison=comparison)
+        result = execute(
+            prepared(), cell.folder, [Tell()], shares_machine=shares_machine, comparison=comparison, track=track
+        )
         tell({"round": result.rounds, "result": result.as_json()})
     except KeyboardInterrupt:
         raise

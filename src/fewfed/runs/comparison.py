@@ -59,10 +59,14 @@ class Planned:
         return reading
 
     def run(
-        self, packing: Packing, report: Callable[[Update], None], explain: Explain = explained_plainly
+        self,
+        packing: Packing,
+        report: Callable[[Update], None],
+        explain: Explain = explained_plainly,
+        track: Sequence[str] = (),
     ) -> list[Update]:
-        """Run what is not finished yet; how every run ended."""
-        return run_cells(self.cells, packing, report, explain, data=self.data)
+        """Run what is not finished yet; how every run ended. `track`: programs that are told of their rounds."""
+        return run_cells(self.cells, packing, report, explain, data=self.data, track=track)
 
 
 def _refuse_unready(resolved: Resolved, own: Own, loaded: Dataset) -> None:

@@ -47,13 +47,13 @@ class ConfigFile:
         return error
 
 
-def read(path: Path) -> ConfigFile:
+def read(path: Path, beside: Collection[str] = ()) -> ConfigFile:
     """Read `method` (or `methods`), `seeds`, fields of any part at the top, and the tables [method], [experiment],
     [training], [data_options], [executor]; [method.NAME] sets fields of one of several methods, and [executor] names an
-    executor and sets its options."""
+    executor and sets its options. `beside`: tables that somebody else reads."""
     try:
         text = path.read_text(encoding="utf-8")
-        content = tomllib.loads(text)
+        content = {key: value for key, value in tomllib.loads(text).items() if key not in beside}
     except OSError as error:
         raise ConfigError(f"cannot read '{path}': {error.strerror or error}; expected a TOML file") from error
     except (ValueError, RecursionError) as error:  # Not TOML or not text; a number of thousands of digits; brackets.

@@ -17,6 +17,7 @@ from fewfed.engine.evaluation import Evaluate
 from fewfed.engine.events import Event, Mended
 from fewfed.engine.holdings import Holdings
 from fewfed.engine.homes import Homes, SimulatedHomes
+from fewfed.engine.job import Job
 from fewfed.engine.loop import Observer, RoundView, run_rounds
 from fewfed.engine.provenance import Provenance
 from fewfed.engine.records import PhaseRecord
@@ -26,11 +27,14 @@ from fewfed.runs.budget import Bill, StopAtEnd
 from fewfed.runs.executors import Surroundings, executor_for
 from fewfed.runs.final_scores import final_scores
 from fewfed.runs.folder import CONFIG, RunFolder, held
-from fewfed.runs.identity import machine, refuse_other_inputs, refuse_other_run, signature
+from fewfed.runs.identity import refuse_other_inputs, refuse_other_run, signature
+from fewfed.runs.machine import machine
 from fewfed.runs.prepare import Prepared
+from fewfed.runs.remaking import remakeable
 from fewfed.runs.remembered import FOLDER, ChoiceFolder, RememberedChoices
 from fewfed.runs.results import Result, summarise
 from fewfed.runs.user_code import remember_named
+from fewfed.tracking.observer import Track, noted
 from fewfed.tree import Tree
 
 
@@ -41,11 +45,13 @@ def execute(
     *,
     shares_machine: bool = False,
     comparison: Path | None = None,
+    track: Sequence[str] = (),
 ) -> Result:
     """Run a prepared experiment into a folder, or continue the unfinished run of the same configuration there.
 
     `shares_machine`: other runs use the other cores, so that the clients run one after another in this process.
     `comparison`: the folder of the comparison this run belongs to, all of whose runs are computed in the same way.
+    `track`: programs that are told of its rounds.
     """
     with held(path):  # Before looking: another process may be about to begin the same run.
         if (path / CONFIG).exists():
@@ -57,15 +63,18 @@ def execute(
             folder = RunFolder.create(path, config, prepared.manifest, prepared.blueprint.as_json())
         remember_named(prepared.resolved)
         around = Surroundings(shares_machine, comparison is not None)
-        return _run_to_end(prepared, folder, observers, around, comparison)
+        return _run_to_end(prepared, folder, observers, around, comparison, track)
 
 
-def continued(prepared: Prepared, path: Path, observers: Sequence[Observer]) -> Result:
-    """Run to the end from the folder's last checkpoint."""
+def continued(
+    prepared: Prepared, path: Path, observers: Sequence[Observer], track: Sequence[str] | None = None
+) -> Result:
+    """Run to the end from the folder's last checkpoint. `track`: None is the trackers that the run had."""
     with held(path):
         folder, config = RunFolder.open(path)
         refuse_other_inputs(prepared.inputs, folder, config)
-        return _run_to_end(prepared, folder, observers, Surroundings(), None)
+        names = tuple(noted(folder.place)) if track is None else track
+        return _run_to_end(prepared, folder, observers, Surroundings(), None, names)
 
 
 def _run_to_end(
@@ -74,15 +83,35 @@ def _run_to_end(
     observers: Sequence[Observer],
     around: Surroundings,
     comparison: Path | None,
+    track: Sequence[str],
 ) -> Result:
-    experiment, job = prepared.resolved.experiment, prepared.job
+    tracking = Track(folder.place, track)
+    result: Result | None = None
+    try:
+        with remakeable(prepared, folder.place) as job:
+            result = _run_job(prepared, job, folder, observers, around, comparison, tracking)
+    finally:
+        tracking.end(None if result is None else result.as_json())
+    return result
+
+
+def _run_job(
+    prepared: Prepared,
+    job: Job,
+    folder: RunFolder,
+    observers: Sequence[Observer],
+    around: Surroundings,
+    comparison: Path | None,
+    tracking: Track,
+) -> Result:
+    experiment = prepared.resolved.experiment
     homes = SimulatedHomes(job, ClientStore(folder.clients))
     last, before, mended = folder.restore(homes.check, experiment.rounds)
     homes.restore(last.states, before.states)
     choices = remembered_choices(prepared, folder, comparison)
     executor = executor_for(prepared.resolved, job, homes, prepared.cohort, around, choices)
     evaluate = Evaluate(experiment.evaluate_every, experiment.evaluate_clients, experiment.metric)
-    record = _Record(folder, experiment.checkpoint_seconds)
+    record = KeepRounds(folder, experiment.checkpoint_seconds)
     recorder = None if prepared.recording is None else Recorder(folder.place, prepared.recording, last.done)
     beside = [] if recorder is None else [recorder]
     holdings = Holdings.from_json(last.held)
@@ -94,11 +123,12 @@ def _run_to_end(
         if bill:
             bill.begin(homes, folder.metrics())
             bill.refuse_end(last.done, experiment.rounds, folder.path)
+        tracking.begin(folder.config(), "" if comparison is None else comparison.absolute().name, folder.metrics())
         final = run_rounds(
             job,
             executor,
             [
-                _Before(prepared.scaling.exchange),
+                AddExchange(prepared.scaling.exchange),
                 _Tell(told),
                 evaluate,
                 *leak,
@@ -106,6 +136,7 @@ def _run_to_end(
                 *observers,
                 *beside,
                 record,
+                tracking,
                 *stopped,
             ],
             rounds=experiment.rounds,
@@ -171,7 +202,7 @@ def remembered_choices(prepared: Prepared, folder: RunFolder, comparison: Path |
 
 
 @dataclass(frozen=True)
-class _Before:
+class AddExchange:
     """The observer that adds what was exchanged before the first round to that round's record."""
 
     phases: Mapping[str, PhaseRecord]
@@ -194,7 +225,7 @@ class _Tell:
 
 
 @dataclass
-class _Record:
+class KeepRounds:
     """The observer that writes metrics and, now and then, a checkpoint. The last round always gets one."""
 
     folder: RunFolder

@@ -65,7 +65,7 @@ class Experiment(Known):
     noise_test: bool = setting(False, "noise on the test part too: a copy of it under every client's level")
     noise_fresh: bool = setting(False, "draw the noise on training inputs anew each time a row is looked at")
     leave_out: str = setting("", "natural split: group name or client number that only tests; empty = all train")
-    executor: str = setting("auto", "how clients are run: sequential, workers, cuda; auto = the fastest there is")
+    executor: str = setting("auto", "how clients are run: sequential, workers, cuda, ray; auto = the fastest there is")
     exact: bool = setting(False, "no choices by timing, which change how numbers round")
     evaluate_every: int = setting(1, "rounds between evaluations; the last round always is", ge=1)
     evaluate_clients: int = setting(20, "clients whose own models are scored where each has one; 0 = all", ge=0)
@@ -78,6 +78,27 @@ class Experiment(Known):
     rows_public: bool = setting(
         False, "rows may be seen by everybody: lets a method share them as they are, or what is as good as they are"
     )
+    robust: Literal["none", "clipped", "median", "trimmed", "krum", "multi-krum"] = setting(
+        "none", "how uploads are combined where some clients may not be honest; none = as the method declares"
+    )
+    robust_attackers: float = setting(
+        0.2,
+        "trimmed, krum: how many of a round's clients may be attackers: below 1 a part, rounded up, or a count",
+        ge=0,
+    )
+    robust_clip: str = setting("1x", "clipped: largest length of a change: 2.5, or 2x = twice the round's median")
+    norm_bound: str = setting("", "packets that change more are refused: 2.5, or 3x = three medians; empty = none are")
+    row_filter: float | None = setting(
+        None, "shared rows so many times further from their class than usual are left out; none = no row", gt=0
+    )
+    row_margin: float | None = setting(
+        None, "row_filter: and those so many times nearer to another class; none = not looked at", ge=1
+    )
+    attack: Literal["none", "label-flip", "sign-flip", "boost", "noise", "row-labels", "row-features"] = setting(
+        "none", "what attackers do"
+    )
+    attackers: str = setting("", "clients that attack: a part of all, as in 0.2, or numbers: 0,3,10-19; empty = nobody")
+    attack_scale: float | None = setting(None, "strength of sign-flip, boost, noise, row-features; none = usual", gt=0)
     leak: bool = setting(True, "measure what can be reconstructed of rows that are shared, every tenth of the run")
     checkpoint_seconds: float = setting(15.0, "least time between two checkpoints", ge=0)
     record: Literal["none", "packets"] = setting("none", "what is kept of all that is sent: packets, as they are")

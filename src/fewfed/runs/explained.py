@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from fewfed.engine.robust.defence import Defence
+from fewfed.phase import Combine, Role, Upload
 from fewfed.privacy.ledger import RELATION, WHOM, Ledger
-from fewfed.privacy.statement import Statement, about_of, statement_of
+from fewfed.privacy.statement import Exchange, Sent, Statement, about_of, statement_of
 from fewfed.runs.prepare import Prepared
 from fewfed.runs.scaling import measuring_job
 from fewfed.version import __version__
@@ -13,7 +15,7 @@ from fewfed.version import __version__
 
 def explained(prepared: Prepared) -> Statement:
     """What will leave a site, who sees it, for how long, and what will not."""
-    job, resolved = prepared.job, prepared.resolved
+    job, resolved = dataclasses.replace(prepared.job, defence=None, adversary=None), prepared.resolved
     experiment, scaling = resolved.experiment, prepared.scaling
     about = about_of(
         job,
@@ -28,7 +30,25 @@ def explained(prepared: Prepared) -> Statement:
     )
     measuring = measuring_job(job.federation, job.task.outputs) if scaling.exchange else None
     made = statement_of(job, about, scaling.mode, measuring)
-    return dataclasses.replace(made, bounds=_bounds(prepared.ledger))
+    exchanges = tuple(_defended(each, prepared.job.defence) for each in made.exchanges)
+    return dataclasses.replace(made, exchanges=exchanges, bounds=_bounds(prepared.ledger))
+
+
+def _defended(exchange: Exchange, defence: Defence | None) -> Exchange:
+    """The same with what the server does against dishonest sites, which takes it to look at each."""
+    if defence is None or not exchange.crosses:
+        return exchange
+    sends = (dataclasses.replace(sent, compared=_compared(sent, defence)) for sent in exchange.sends)
+    return dataclasses.replace(exchange, sends=tuple(sends))
+
+
+def _compared(sent: Sent, defence: Defence) -> str:
+    upload = Upload(Combine(sent.combine), Role(sent.role), sent.rows_per_row)
+    rule = defence.rule.told if defence.rule and defence.rule.covers(upload) else ""
+    bound = (
+        f"changes longer than {defence.bound.bound} refused" if defence.bound and defence.bound.covers(upload) else ""
+    )
+    return ", ".join(filter(None, (rule, bound)))
 
 
 def _bounds(ledger: Ledger | None) -> tuple[str, ...]:

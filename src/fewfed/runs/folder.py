@@ -12,16 +12,12 @@ import base64
 import binascii
 import json
 import os
-import platform
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
-import torch
 
 from fewfed.engine import storage
 from fewfed.engine.holdings import Holdings
@@ -30,6 +26,7 @@ from fewfed.engine.provenance import Provenance
 from fewfed.engine.storage import Damaged, digest_of
 from fewfed.errors import RunError
 from fewfed.privacy.record import FOLDER as PACKETS
+from fewfed.runs.machine import environment
 from fewfed.runs.round_lines import RoundLines
 from fewfed.runs.seals import MOST_BYTES, linked, parsed, read_sealed, unlinked, write_sealed
 from fewfed.tree import Tree
@@ -44,6 +41,8 @@ BEFORE = "checkpoint.before.safetensors"
 """The checkpoint before the last, which is used where the last is damaged."""
 CLIENTS = "clients"
 CHOICES = "choices.json"
+FEDERATION = "federation.json"
+"""In the folder of a run between real sites: its identity among them. Their states are not in the folder."""
 LOCK = "lock"
 
 _MOST_ROUNDS = 1 << 31
@@ -188,6 +187,10 @@ class RunFolder:
         self._own.append(METRICS, line)
         self._written.add(line, chain)
 
+    def config(self) -> dict[str, Any]:
+        """The configuration; `Damaged` where it is not as it was written."""
+        return read_sealed(self._own / CONFIG)[0]
+
     def metrics(self) -> list[dict[str, Any]]:
         """One record a finished round; `Damaged` where they are not as they were written."""
         if not self._own.exists() or not self._own.has(METRICS):
@@ -285,6 +288,11 @@ class RunFolder:
         return True
 
     @property
+    def is_of_sites(self) -> bool:
+        """Whether this is the coordinator's folder of a run between real sites."""
+        return self._own.has(FEDERATION)
+
+    @property
     def choices(self) -> File:
         return self._own / CHOICES
 
@@ -371,6 +379,25 @@ def held(path: Path) -> Iterator[None]:
         yield
 
 
+def is_held(path: Path) -> bool:
+    """Whether another process is at work in this folder. Not for a process that works there itself: looking would let
+    go of its lock."""
+    folder = OwnFolder(path)
+    try:
+        import fcntl
+
+        if not folder.has(LOCK):
+            return False
+        # Shared, and for a moment: others who look do not see each other, and one who begins tries for longer.
+        with folder.reading(LOCK) as descriptor:
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return True
+    except (ImportError, OSError, RunError):  # No such locks, or nothing there to be locked.
+        return False
+    return False
+
+
 def refuse_existing(path: Path) -> None:
     """A new run does not go into a folder that holds one, nor over files it would overwrite or clear away."""
     if (path / CONFIG).exists():
@@ -378,20 +405,6 @@ def refuse_existing(path: Path) -> None:
     for name in (METRICS, CHECKPOINT, BEFORE, MODEL, SCORES, RESULT, CLIENTS, CHOICES, PACKETS):
         if os.path.lexists(path / name):
             raise RunError(f"'{path}' holds '{name}', which a run would overwrite: choose another --out")
-
-
-def environment() -> dict[str, Any]:
-    """What a reader needs to judge the numbers."""
-    return {
-        "fewfed": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "system": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }
 
 
 def _lines(text: bytes) -> list[bytes]:

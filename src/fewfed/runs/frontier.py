@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from fewfed.data.reading import Reading
-from fewfed.errors import ConfigError
 from fewfed.runs.cells import Cell, Explain, LoadedData, Update, explained_plainly, run_cells
 from fewfed.runs.comparison import planned
 from fewfed.runs.identity import content_of, refuse_other_runs
 from fewfed.runs.naming import DEFAULT_OUT
 from fewfed.runs.packing import Packing
 from fewfed.runs.results import Result
-from fewfed.runs.tuning import NOT_SEARCHED, Axis, Trial, grid
+from fewfed.runs.tuning import Axis, Trial, grid, refuse_axes
 
 DEFAULT_FOLDER = DEFAULT_OUT / "frontier"
 
@@ -70,15 +69,7 @@ def frontier(
     data: LoadedData | None = None,
 ) -> Frontier:
     """The runs of one method at every combination of settings."""
-    for axis in axes:
-        if axis.name.rpartition(".")[2] in NOT_SEARCHED:
-            raise ConfigError(
-                f"'{axis.name}' changes the rows or the measure, and points of a frontier must share both: expected a "
-                "setting of the method, a defence or the training",
-                key=axis.name,
-            )
-        if axis.name in values:
-            raise ConfigError(f"'{axis.name}' is both set and varied: expected one of them", key=axis.name)
+    refuse_axes(axes, values)
     data = data or LoadedData()
     # What is wrong with a name is said here; values are looked at setting by setting.
     planned([method], {**values, **{axis.name: axis.values[0] for axis in axes}}, 1, root, data)

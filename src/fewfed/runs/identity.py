@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ from fewfed.network import Network
 from fewfed.runs.experiment import AUTO, Resolved
 from fewfed.runs.folder import CONFIG, RunFolder
 from fewfed.runs.user_code import code_of, network_file
-from fewfed.version import __version__
 
 
 def sources_of(resolved: Resolved, own_data: str | None = None) -> dict[str, Any]:
@@ -137,25 +134,3 @@ _INPUTS = {
     "weights": "another network",
 }
 """What is said where a part of the inputs differs; the first that does is named."""
-
-
-def machine() -> dict[str, Any]:
-    """What decides which way of computing is fastest here, and how numbers round."""
-    return {
-        "fewfed": __version__,
-        "torch": torch.__version__,
-        "processor": processor(),
-        "kernels": [torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA", "")],
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }
-
-
-def processor() -> str:
-    """The name of the machine's processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())

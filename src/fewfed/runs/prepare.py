@@ -33,11 +33,12 @@ from fewfed.privacy.ledger import Ledger
 from fewfed.privacy.policy import budgets
 from fewfed.privacy.recording import Recording, recording_of
 from fewfed.runs.blueprint import Blueprint, blueprint_of
-from fewfed.runs.budget import ledger_of, policy_of
+from fewfed.runs.budget import ledger_of, policy_of, refuse_hopeless
 from fewfed.runs.executors import refuse_unused
 from fewfed.runs.experiment import AUTO, RECORDS, Experiment, Resolved
 from fewfed.runs.first_model import first_model
 from fewfed.runs.identity import content_of, inputs_of, sources_of
+from fewfed.runs.robustness import attackers_of, defence_of, told_robustness
 from fewfed.runs.scaling import InputScaling, scale
 from fewfed.runs.user_code import network_code
 from fewfed.task import Task
@@ -90,47 +91,18 @@ def prepare(
         given = loaded if data is None else data
         whole = data_of(resolved) if given is None else given
     resolved = settled(resolved, whole)
-    experiment, training = resolved.experiment, resolved.training
+    experiment = resolved.experiment
     dataset = training_part(whole, experiment)
     split, held_back = parts_of(dataset, experiment)
     with concerning("normalise", resolved.options.normalise):
         dataset, scaling = scale(dataset, split, held_back, resolved.options)
-    federation = SplitFederation(
-        dataset,
-        split,
-        validation=held_back,
-        noise=experiment.noise,
-        noise_kind=experiment.noise_kind,
-        noise_test=experiment.noise_test,
-        noise_fresh=experiment.noise_fresh,
-        variation=resolved.options.variation,
-        seed=experiment.seed,
-    )
-    plan = Plan(experiment.seed, training.batch, training.batch_rule, training.sampling)
-    method = resolved.chosen.method
-    with concerning("network", experiment.network):
-        net = _network(experiment, dataset, network)
-        _refuse_unfit_network(net, dataset)
-    if experiment.start_from:
-        with concerning("start_from", experiment.start_from):
-            net = net.starting_from(first_model(Path(experiment.start_from), net))
-    job = Job(method, net, _task(dataset), federation, training, plan, rows_public=experiment.rows_public)
-    with concerning("method", resolved.spec):
-        asking.check_fit(job)
-    with concerning("metric", experiment.metric):
-        refuse_metric(job, experiment.metric)
-    for number in (0, experiment.rounds - 1):  # A method may refuse the epochs where it lays out a round.
-        asking.phases(job, Clock(number, experiment.rounds, training.epochs))
-    cohort = experiment.cohort_size(len(split))
-    refuse_unused(resolved, cohort)
-    policy = policy_of(experiment, job, dataset)
-    ledger = ledger_of(experiment, job, cohort, budgets(policy) if policy else None, scaling)
-    gates: tuple[Gate | None, ...] = (policy, ledger)  # Whoever a policy leaves out is not billed.
-    job = dataclasses.replace(job, gates=tuple(gate for gate in gates if gate is not None))
+    federation = federation_of(resolved, dataset, split, held_back)
+    made = made_from(resolved, dataset, federation, scaling, network)
+    job, ledger, cohort = made.job, made.ledger, made.cohort
     recording = _recording(experiment, len(split))
     manifest = {**manifest_of(dataset, split, held_back, whole.reading), "scaling": scaling.mode}
-    inputs = inputs_of(dataset, net, sources)
-    note = "; ".join(filter(None, (dataset.note, split.note, scaling.told)))
+    inputs = inputs_of(dataset, job.net, sources)
+    note = "; ".join(filter(None, (dataset.note, split.note, scaling.told, made.said)))
     own = network is not None
     blueprint = blueprint_of(resolved, job, dataset, split, scaling, own)
     return Prepared(
@@ -148,6 +120,71 @@ def prepare(
         whole.reading,
         recording,
         ledger,
+    )
+
+
+@dataclass(frozen=True)
+class Made:
+    """A job, checked, and what was found on the way."""
+
+    job: Job
+    cohort: int
+    ledger: Ledger | None
+    said: str = ""
+    """What a result says of attackers and of what is done against them."""
+
+
+def made_from(
+    resolved: Resolved,
+    dataset: Dataset,
+    federation: SplitFederation,
+    scaling: InputScaling,
+    network: nn.Module | Network | None = None,
+) -> Made:
+    """The job of a configuration whose data are read, split and scaled; a pure function of what it is given, and of
+    the files that the configuration names for its method, network, first model and policy."""
+    experiment, training = resolved.experiment, resolved.training
+    plan = Plan(experiment.seed, training.batch, training.batch_rule, training.sampling)
+    method = resolved.chosen.method
+    with concerning("network", experiment.network):
+        net = _network(experiment, dataset, network)
+        _refuse_unfit_network(net, dataset)
+    if experiment.start_from:
+        with concerning("start_from", experiment.start_from):
+            net = net.starting_from(first_model(Path(experiment.start_from), net))
+    job = Job(method, net, _task(dataset), federation, training, plan, rows_public=experiment.rows_public)
+    with concerning("method", resolved.spec):
+        asking.check_fit(job)
+    with concerning("metric", experiment.metric):
+        refuse_metric(job, experiment.metric)
+    for number in (0, experiment.rounds - 1):  # A method may refuse the epochs where it lays out a round.
+        asking.phases(job, Clock(number, experiment.rounds, training.epochs))
+    cohort = experiment.cohort_size(len(federation))
+    refuse_unused(resolved, cohort)
+    policy = policy_of(experiment, job, dataset, federation)
+    ledger = ledger_of(experiment, job, cohort, budgets(policy) if policy else None, scaling)
+    if ledger is not None and ledger.has_budget:
+        refuse_hopeless(ledger, job)
+    gates: tuple[Gate | None, ...] = (policy, ledger)  # Whoever a policy leaves out is not billed.
+    job = dataclasses.replace(job, gates=tuple(gate for gate in gates if gate is not None))
+    defence, attackers = defence_of(experiment, job, cohort), attackers_of(experiment, job)
+    job = dataclasses.replace(job, defence=defence, adversary=attackers)
+    return Made(job, cohort, ledger, told_robustness(attackers, defence, len(federation)))
+
+
+def federation_of(resolved: Resolved, dataset: Dataset, split: Split, held_back: Split | None) -> SplitFederation:
+    """The clients of a configuration, from data that are split and scaled."""
+    experiment = resolved.experiment
+    return SplitFederation(
+        dataset,
+        split,
+        validation=held_back,
+        noise=experiment.noise,
+        noise_kind=experiment.noise_kind,
+        noise_test=experiment.noise_test,
+        noise_fresh=experiment.noise_fresh,
+        variation=resolved.options.variation,
+        seed=experiment.seed,
     )
 
 
@@ -230,7 +267,7 @@ def manifest_of(
         manifest["validation"] = {"rows": len(held_back.order), "digest": held_back.digest}
     if reading is not None:
         manifest["reading"] = reading.as_json()
-    return manifest
+    return {**manifest, "by_class": split.head(dataset.split_labels, dataset.split_names)}
 
 
 def _split(dataset: Dataset, experiment: Experiment) -> Split:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,12 +17,16 @@ from fewfed.runs.folder import RunFolder
 from fewfed.runs.history import flat_rounds
 
 if TYPE_CHECKING:  # What uses results is built on top of them.
+    from fewfed.report.page.write import Written
     from fewfed.trained.model import TrainedModel
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A metric over the rounds of a run. Best flatters: a table shows all of them."""
+    """A metric over the rounds of a run. Best flatters: a table shows all of them.
+
+    All are NaN, and null in files, of a run in which nobody measured it.
+    """
 
     best: float
     last: float
@@ -33,9 +38,23 @@ class Summary:
     @classmethod
     def of(cls, curve: Sequence[float], chosen: int | None = None, metric: Metric = METRICS["accuracy"]) -> Summary:
         """`chosen`: which evaluation was best on the validation rows."""
+        if not curve:
+            return cls(math.nan, math.nan, math.nan)
         tail = curve[-10:]
         best = curve[metric.place_of_best(curve)]
         return cls(best, curve[-1], sum(tail) / len(tail), None if chosen is None else curve[chosen])
+
+    @property
+    def measured(self) -> bool:
+        return not math.isnan(self.last)
+
+    def as_json(self) -> dict[str, Any]:
+        found = asdict(self)
+        return found if self.measured else dict.fromkeys(found)
+
+    @classmethod
+    def from_json(cls, recorded: Mapping[str, Any]) -> Summary:
+        return cls(**recorded) if recorded["last"] is not None else cls.of([])
 
 
 @dataclass(frozen=True)
@@ -130,9 +149,21 @@ class Result:
 
         return load(self.folder, site=site, client=client, network=network)
 
+    def _repr_html_(self) -> str:
+        """For notebooks: its numbers and its curve."""
+        from fewfed.report.notebook import result_html
+
+        return result_html(self)
+
+    def report(self) -> Written:
+        """Write a page about this run into its folder: `fewfed report`."""
+        from fewfed.report.page.write import write_report
+
+        return write_report([Path(self.folder)])
+
     def as_json(self) -> dict[str, Any]:
         """Without what only runs with validation rows, or with shared ones, have, unless this is one."""
-        found = {**asdict(self), "chosen": asdict(self.chosen)}
+        found = {**asdict(self), "accuracy": self.accuracy.as_json(), "chosen": self.chosen.as_json()}
         del found["judged"]
         if self.privacy is None:
             del found["privacy"]
@@ -150,11 +181,11 @@ class Result:
             leak = recorded.get("leak")
             return cls(
                 **rest,
-                accuracy=Summary(**recorded["accuracy"]),
+                accuracy=Summary.from_json(recorded["accuracy"]),
                 validation=Summary(**validation) if validation else None,
                 leak=Leak(**leak) if leak else None,
                 # A run from before there were other metrics says nothing of them.
-                judged=Summary(**recorded["chosen"]) if rest.get("metric", "accuracy") != "accuracy" else None,
+                judged=Summary.from_json(recorded["chosen"]) if rest.get("metric", "accuracy") != "accuracy" else None,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise RunError(f"a result is damaged ({error}): expected what 'fewfed run' wrote") from error
@@ -171,7 +202,7 @@ def joined_notes(notes: Iterable[str]) -> str:
 def summarise(records: Sequence[dict[str, Any]], metric: str = "accuracy") -> dict[str, Any]:
     """Accuracies, the chosen metric, bytes, steps, seconds, failures and the leak over the metrics of all rounds."""
     wanted = metric_of(metric)
-    evaluated = [record for record in records if "accuracy" in record]
+    evaluated = [record for record in records if record.get("accuracy") is not None]
     chosen = best_on_validation(evaluated, metric, wanted)
     found = {"accuracy": Summary.of([record["accuracy"] for record in evaluated], chosen)}
     if metric != "accuracy":

@@ -130,19 +130,23 @@ def _given(dataset: Dataset, options: DataOptions) -> Scaling | None:
     """The user's own constants."""
     if options.normalise != "fixed" or not (options.scale_mean or options.scale_std):
         return None
+    return given_constants(options, dataset.shape[0], f"data '{dataset.name}'")
+
+
+def given_constants(options: DataOptions, wanted: int, whose: str) -> Scaling:
+    """The constants in `scale_mean` and `scale_std`: so many of each."""
     parts = []
     for name, text in (("scale_mean", options.scale_mean), ("scale_std", options.scale_std)):
         try:
             numbers = [float(part) for part in text.split(",")]
         except ValueError:
             numbers = []
-        wanted = dataset.shape[0]
         usable = all(math.isfinite(number) and (number > 0 or name == "scale_mean") for number in numbers)
         if len(numbers) != wanted or not usable:
             above = "" if name == "scale_mean" else " above 0"
             raise ConfigError(
                 f"{name} = '{text[:80]}': expected {wanted} numbers{above} with commas between, one for each channel "
-                f"or column of data '{dataset.name}'",
+                f"or column of {whose}",
                 key=name,
             )
         parts.append(numbers)

@@ -37,7 +37,7 @@ def read_sealed(file: File) -> tuple[dict[str, Any], str]:
     """The content of a file that `write_sealed` wrote, and its digest; `Damaged` where it is not as it was written."""
     content = parsed(file.folder.read(file.name, MOST_BYTES), file)
     digest = content.pop(DIGEST, None)
-    if digest != digest_of(_canonical(content)):
+    if digest != digest_of(_ordered(content)):
         raise Damaged(f"'{file.path}' is damaged: its content does not fit its digest")
     return content, str(digest)
 
@@ -63,11 +63,15 @@ def unlinked(line: bytes, before: str, file: File) -> tuple[dict[str, Any], str]
     """The record in a line, and its digest; `Damaged` where it does not follow the line before."""
     record = parsed(line, file)
     found = record.pop(CHAIN, None)
-    if found != digest_of([before.encode(), _canonical(record)]):
+    if found != digest_of([before.encode(), _ordered(record)]):
         raise Damaged(f"'{file.path}' is damaged from round {record.get('round')!r:.20} on: its digests do not fit")
     return record, str(found)
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:
     # As it will be read back: keys are text then, and tuples are lists.
-    return json.dumps(json.loads(json.dumps(content)), sort_keys=True, separators=(",", ":")).encode()
+    return _ordered(json.loads(json.dumps(content)))
+
+
+def _ordered(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()

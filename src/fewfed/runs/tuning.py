@@ -155,6 +155,19 @@ def axes_of(texts: Sequence[str], flag: str = "--over") -> tuple[Axis, ...]:
     return tuple(Axis(name, tuple(values)) for name, values in found.items())
 
 
+def refuse_axes(axes: Sequence[Axis], values: Mapping[str, Any]) -> None:
+    """Raise for what cannot differ between runs that are compared, and for what is set already."""
+    for axis in axes:
+        if axis.name.rpartition(".")[2] in NOT_SEARCHED:
+            raise ConfigError(
+                f"'{axis.name}' is no setting of a method, and runs that differ in it are judged on different rows: "
+                "expected what methods are trained with, such as lr, epochs or fedprox.mu",
+                key=axis.name,
+            )
+        if axis.name in values:
+            raise ConfigError(f"'{axis.name}' is both set and searched: expected one of them", key=axis.name)
+
+
 def by_of(text: str) -> By:
     """What a user wrote, checked."""
     if text not in BY:
@@ -190,15 +203,7 @@ def search(
     """
     if not axes:
         raise ConfigError("nothing is searched: expected a setting and its values, such as lr and 0.001, 0.01")
-    for axis in axes:
-        if axis.name.rpartition(".")[2] in NOT_SEARCHED:
-            raise ConfigError(
-                f"'{axis.name}' is no setting of a method, and runs that differ in it are judged on different rows: "
-                "expected what methods are trained with, such as lr, epochs or fedprox.mu",
-                key=axis.name,
-            )
-        if axis.name in values:
-            raise ConfigError(f"'{axis.name}' is both set and searched: expected one of them", key=axis.name)
+    refuse_axes(axes, values)
     # What is wrong with a name or with the methods is said here; values are looked at trial by trial.
     data = data or LoadedData()
     planned(methods, {**values, **{axis.name: axis.values[0] for axis in axes}}, 1, root / SEARCH, data)

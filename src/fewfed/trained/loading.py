@@ -135,6 +135,11 @@ class Opened:
         job = self._job(net)
         if not self.blueprint.personal or client is None:
             return asking.predictor(job, last.server, {}), net
+        if self.folder.is_of_sites:
+            raise RunError(
+                f"every site of the run in '{self.folder.path}' has a model of its own, which stays at the site: "
+                "expected the folder 'model' of the run in the site's folder of state"
+            )
         state = state_in(ClientStore(self.folder.clients).named_in(last.states, client))
         if state is None:
             state = asking.client_init(self._job(self._first(net, client)))

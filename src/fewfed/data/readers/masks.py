@@ -48,6 +48,8 @@ class Site:
     name: str
     train: Sequence[Pair]
     test: Sequence[Pair]
+    places: np.ndarray
+    """Of every training image its number among those of the folder, in the order of their names."""
 
 
 def has_pairs(folder: Path) -> bool:
@@ -77,9 +79,10 @@ def read_retina(folder: Path, options: DataOptions, seed: int) -> Dataset:
     drive = _site(folder / "drive", options.test_fraction, seed)
     chase = pairs_in(folder / "chase")
     first_tested = 2 * (len(chase) * 5 // 14)
-    sites = [drive, Site("chase", chase[:first_tested], chase[first_tested:])]
+    sites = [drive, Site("chase", chase[:first_tested], chase[first_tested:], np.arange(first_tested))]
     smaller = dataclasses.replace(options, image_size=options.image_size or RETINA_SIDE)
-    return _dataset("retina", sites, smaller, seed, 2, ("background", "vessel"))
+    made = _dataset("retina", sites, smaller, seed, 2, ("background", "vessel"))
+    return dataclasses.replace(made, inputs=RawInputs("images"))
 
 
 def files(folder: Path, options: DataOptions) -> list[Path]:
@@ -161,16 +164,18 @@ def _dataset(
         test_groups={"domain": np.repeat(np.arange(len(sites)), [len(site.test) for site in sites])},
         task="segmentation",
         scaling=scaling,
+        places=np.concatenate([site.places for site in sites]),
     )
 
 
 def _site(folder: Path, test_fraction: float, seed: int) -> Site:
     parts = _parts(folder)
     if parts is not None:
-        return Site(folder.name, *(pairs_in(part) for part in parts))
+        train, test = (pairs_in(part) for part in parts)
+        return Site(folder.name, train, test, np.arange(len(train)))
     pairs = pairs_in(folder)
     kept, held = hold_out(np.zeros(len(pairs), np.int64), test_fraction, seed)
-    return Site(folder.name, [pairs[row] for row in kept], [pairs[row] for row in held])
+    return Site(folder.name, [pairs[row] for row in kept], [pairs[row] for row in held], kept)
 
 
 def _train(site: Site) -> Sequence[Pair]:

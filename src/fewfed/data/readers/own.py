@@ -54,6 +54,7 @@ def own_dataset(name: str, rows: Rows, options: DataOptions, seed: int) -> Datas
         test_groups={key: found.test for key, found in groups.items() if found.test is not None},
         inputs=rows.inputs,
         missing=missing,
+        places=np.arange(len(parts[0].y)) if parts[0].places is None else parts[0].places,
     )
     return _finished(with_counts(checked(dataset), reading, grouping), is_image, options, seed)
 

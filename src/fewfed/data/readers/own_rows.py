@@ -22,6 +22,8 @@ class Part:
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
     test: np.ndarray | None = None
     """Which rows are marked for testing, where something marks them."""
+    places: np.ndarray | None = None
+    """The number of each row in its file; None where none was left out so far."""
 
     def rows(self, index: np.ndarray) -> Part:
         return Part(
@@ -29,6 +31,7 @@ class Part:
             self.y[index],
             {name: ids[index] for name, ids in self.groups.items()},
             None if self.test is None else self.test[index],
+            index if self.places is None else self.places[index],
         )
 
 

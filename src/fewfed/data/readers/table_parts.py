@@ -158,7 +158,8 @@ def _part(table: Table, role: Roles, x: Tensor, used: np.ndarray, options: DataO
         if number == 0 or not table.column(column).missing.any():
             groups[group] = _values(table, column, used, options, as_labels=False)
     labels = _values(table, role.label, used, options, as_labels=True)
-    return Part(x, labels, groups, _test_marks(table, role.test)[used] if role.test else None)
+    marks = _test_marks(table, role.test)[used] if role.test else None
+    return Part(x, labels, groups, marks, np.flatnonzero(used))
 
 
 def _values(table: Table, column: str, used: np.ndarray, options: DataOptions, *, as_labels: bool) -> np.ndarray:

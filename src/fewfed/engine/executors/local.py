@@ -24,6 +24,10 @@ class LocalExecutor:
         self._homes = homes or SimulatedHomes(job)
 
     @property
+    def job(self) -> Job:
+        return self._job
+
+    @property
     def homes(self) -> SimulatedHomes:
         return self._homes
 

@@ -97,7 +97,8 @@ class Device(LocalExecutor):
         self._choices = choices or Choices()
         self._device = torch.device(self._options.device)
         self._host = job
-        self._job = dataclasses.replace(job, federation=DeviceFederation(job.federation, self._device))
+        rows = DeviceFederation(job.federation, self._device, in_one_table=job.adversary is None)
+        self._job = dataclasses.replace(job, federation=rows)
         self._events: list[Event] = []
         self._lanes = Lanes(self._job, self._options, self._device, self._events)
         self._preparation = Preparation(self._job, self._device)
@@ -330,9 +331,11 @@ class Device(LocalExecutor):
                 trial.seconds[mode] = self._timed(mode, trial.clock, trial.shared, trial.block)
             except (RuntimeError, NotImplementedError) as error:
                 self._events.append(Impossible(f"mode '{mode}'", in_one_line(error)))
+                self._lanes.drop(stacks=mode == "stacked")
         if not trial.seconds:
             raise CannotCapture("neither mode can run it")
         best = min(trial.seconds, key=lambda mode: trial.seconds[mode])
+        self._lanes.drop(stacks=best != "stacked")
         shown = ", ".join(f"{mode} {1e3 * seconds:.3f} ms" for mode, seconds in trial.seconds.items())
         return Answer(best, f"timed on {len(trial.block)} clients, {shown} a client step")
 

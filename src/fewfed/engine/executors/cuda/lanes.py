@@ -71,6 +71,12 @@ class Lanes:
     def clear(self) -> None:
         self._held.clear()
 
+    def drop(self, *, stacks: bool) -> None:
+        """Give back the memory of all stacks, or of all that are none: recorded steps may hold tens of gigabytes."""
+        self._held = {key: lanes for key, lanes in self._held.items() if (key[1] != 1) != stacks}
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def join(self) -> None:
         """Later work of the current stream waits for all lanes."""
         for lane in self._all():

@@ -51,9 +51,13 @@ def table_of(data: Examples) -> tuple[Tensor, Tensor]:
 
 
 class DeviceFederation:
-    """A federation whose rows live on a device. One table for all clients where they are cut out of one data set."""
+    """A federation whose rows live on a device. One table for all clients where they are cut out of one data set.
 
-    def __init__(self, inner: Federation, device: torch.device) -> None:
+    `in_one_table` is false where some clients change their rows: beside their own, the table would be copied for each
+    other client of a stack.
+    """
+
+    def __init__(self, inner: Federation, device: torch.device, *, in_one_table: bool = True) -> None:
         self._inner = inner
         self._device = device
         self._test = inner.test.to(device)
@@ -61,7 +65,7 @@ class DeviceFederation:
         self._counts: dict[int, Tensor] = {}
         self._table: Examples | None = None
         self._split = None
-        if isinstance(inner, SplitFederation) and inner.is_plain:
+        if isinstance(inner, SplitFederation) and inner.is_plain and in_one_table:
             self._table = inner.dataset.train.to(device)
             self._split = inner.split
 

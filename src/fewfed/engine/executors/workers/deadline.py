@@ -52,7 +52,7 @@ class Deadline:
 
     def _work(self, message: Message) -> float:
         """Rows that a message has to do with, each counted once an epoch."""
-        if message["kind"] == "evaluate":
+        if message["kind"] in ("evaluate", "answer"):
             return float(max(1, message["last"] - message["first"]))
         phase = self._job.phase(message["phase"], Clock(message["round"], message["rounds"], message["epochs"]))
         return float(max(1, phase.epochs) * max(1, sum(map(self._rows, _clients(message)))))
