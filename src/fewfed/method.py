@@ -285,6 +285,12 @@ class Method(Exchange):
         model: Tree = server["model"]
         return model
 
+    @property
+    def besides(self) -> Mapping[str, Method]:
+        """Methods that train exactly as this one does, with the same tree at the server, and predict otherwise: by a
+        name, to be scored beside it in the same run."""
+        return {}
+
     def presented(self, model: Tree, x: Tensor) -> Tensor:
         """Test inputs as the model that predicts is to see them: as they are, where the method does not change them."""
         return x

@@ -205,6 +205,19 @@ class Network:
         """The name of the stage before a cut."""
         return self.stages[self.position(cut) - 1]
 
+    def keys_of(self, stages: Iterable[str]) -> set[str]:
+        """The names in a model, of parameters and buffers, that some of its stages compute with."""
+        return {slot.key for stage in stages for slot in self._slots[stage]}
+
+    @property
+    def middle(self) -> int:
+        """The cut behind half of the stages that have weights, the last of them, which is the classifier, not counted;
+        rounded up."""
+        self.require_stages("a method that cuts")
+        weighty = [number for number, stage in enumerate(self.stages, 1) if self._slots[stage]]
+        before = weighty[:-1] or weighty or [1]
+        return before[(len(before) + 1) // 2 - 1]
+
     def cut_for(self, shape: tuple[int, ...]) -> str | None:
         """Where it is cut for inputs of a shape: its own cut, else the first stage that narrows and is not affine
         (`fewfed.modules.affine`), found out once; None where no stage will do."""

@@ -5,10 +5,12 @@ No executor draws anything itself, so all executors train on the same rows with 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NoReturn
 
@@ -19,6 +21,8 @@ from torch import Tensor
 BatchRule = Literal["fill", "partial", "released"]
 Sampling = Literal["uniform", "released"]
 Protection = Literal["seed", "system"]
+
+_SECRET_BYTES = 32
 
 
 class Random:
@@ -123,8 +127,25 @@ class SystemRandom(Random):
 
     def _open_unit(self, shape: tuple[int, ...]) -> np.ndarray:
         """Uniform on (0, 1) without its ends, where the inverse is infinite: the middles of 2**53 equal parts."""
-        words = np.frombuffer(os.urandom(8 * math.prod(shape)), np.uint64).reshape(shape)
+        words = np.frombuffer(self._bytes(8 * math.prod(shape)), np.uint64).reshape(shape)
         return ((words >> np.uint64(11)).astype(np.float64) + 0.5) / 2**53
+
+    def _bytes(self, count: int) -> bytes:
+        return os.urandom(count)
+
+
+class SecretRandom(SystemRandom):
+    """Noise that only who knows a secret can compute again: for what protects a real site and has to stay the same."""
+
+    def __init__(self, secret: bytes, *key: int | str, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(dtype)
+        # The secret's length is fixed by its digest, so that no secret and key together look like others.
+        self._source = hashlib.sha256(secret).digest() + repr(key).encode()
+        self._asked = 0
+
+    def _bytes(self, count: int) -> bytes:
+        self._asked += 1
+        return hashlib.shake_256(self._source + self._asked.to_bytes(8, "big")).digest(count)
 
 
 def _generator(*key: int | str) -> np.random.Generator:
@@ -144,6 +165,13 @@ class Plan:
     """Type of the real numbers that methods draw."""
     protection: Protection = "seed"
     """Where noise that protects comes from: in a simulation the seed, at a real site the operating system."""
+    secret: bytes = field(default=b"", repr=False, compare=False)
+    """At a real site, what `staying` noise is made with. A site that keeps it has the same noise after a restart; where
+    none is given, the operating system gives one."""
+
+    def __post_init__(self) -> None:
+        if self.protection == "system" and not self.secret:
+            object.__setattr__(self, "secret", os.urandom(_SECRET_BYTES))
 
     if not TYPE_CHECKING:
 
@@ -171,6 +199,14 @@ class Plan:
         if self.protection == "system":
             return SystemRandom(self.dtype)
         return Random(self.seed, "protection", purpose, round, phase, client, dtype=self.dtype)
+
+    def staying(self, phase: str, client: int, purpose: str, rows: Iterable[int]) -> Random:
+        """Noise that protects what a client sends of these of its rows, in any order: the same in every round, and
+        other noise for other rows. Only `normal` and `uniform` may be asked for."""
+        key: tuple[int | str, ...] = (purpose, phase, client, *sorted(rows))
+        if self.protection == "system":
+            return SecretRandom(self.secret, *key, dtype=self.dtype)
+        return Random(self.seed, "staying protection", *key, dtype=self.dtype)
 
     def step_noise(self, random: Random) -> Random:
         """Where noise that protects single steps comes from, inside `draw`: its own source of random numbers in a

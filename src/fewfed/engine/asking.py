@@ -83,8 +83,18 @@ def absorb(method: Method, phase: Phase, server: Tree, combined: Combined) -> Tr
 
 def predictor(job: Job, server: Tree, state: Tree) -> Tree:
     """The model that predicts, for the network of the job."""
-    whose = _whose(job.method, "predictor")
-    found = _tree(whose, lambda: job.method.predictor(server, state), server)
+    return _predictor(job, job.method, server, state)
+
+
+def besides(job: Job, server: Tree) -> dict[str, Tree]:
+    """The models that methods which train alike would predict with, by name."""
+    others = _asked(_whose(job.method, "besides"), lambda: dict(job.method.besides))
+    return {name: _predictor(job, other, server, {}) for name, other in others.items()}
+
+
+def _predictor(job: Job, method: Method, server: Tree, state: Tree) -> Tree:
+    whose = _whose(method, "predictor")
+    found = _tree(whose, lambda: method.predictor(server, state), server)
     leaves = dict(tree.leaves(found))
     for path, expected in tree.leaves(job.net.model()):
         leaf = leaves.get(path)

@@ -19,6 +19,9 @@ from fewfed.metric import METRICS, metric_of
 from fewfed.plan import Random
 from fewfed.task import Score
 
+BESIDE = "beside"
+"""Where a round's record has the numbers of models that are scored beside the one that predicts, by their names."""
+
 
 @dataclass(frozen=True)
 class Evaluate:
@@ -47,12 +50,15 @@ class Evaluate:
     def _scored(self, view: RoundView, on: HeldOut) -> dict[str, Any]:
         if view.job.method.personal_model:
             return self._personal(view, on)
-        model = asking.predictor(view.job, view.server, {})
+        others = asking.besides(view.job, view.server)
+        models = [asking.predictor(view.job, view.server, {}), *others.values()]
         if metric_of(self.metric).needs_all_rows:
-            (one,) = examined(view.job, view.executor.answers([model], on), on)
-            return one.score.metrics() | {self.metric: one.whole[self.metric]}
-        (score,) = view.executor.evaluate([model], on)
-        return score.metrics()
+            each = examined(view.job, view.executor.answers(models, on), on)
+            found = [one.score.metrics() | {self.metric: one.whole[self.metric]} for one in each]
+        else:
+            found = [score.metrics() for score in view.executor.evaluate(models, on)]
+        beside = {name: _numbers(each) for name, each in zip(others, found[1:], strict=True)}
+        return found[0] | ({BESIDE: beside} if beside else {})
 
     def _personal(self, view: RoundView, on: HeldOut) -> dict[str, Any]:
         job = view.job
@@ -74,6 +80,11 @@ class Evaluate:
             found["per_group"] = {name: score.accuracy for name, score in own.items()}
             found |= {f"{name}_own_group": value for name, value in means.items()}
         return found | {"evaluated_clients": len(scores)}
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """What is one number each: a model that is scored beside another is not looked at class by class."""
+    return {name: value for name, value in metrics.items() if isinstance(value, float)}
 
 
 def refuse_metric(job: Job, name: str) -> None:

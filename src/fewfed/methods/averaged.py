@@ -1,6 +1,7 @@
 """Prediction by an average of models over rounds."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -14,6 +15,9 @@ from fewfed.phase import Clock, Phase
 from fewfed.settings import setting
 from fewfed.tree import Tree
 from fewfed.wrapper import Around, Wrapper
+
+UNAVERAGED = "unaveraged"
+"""What the method's own model is called that is scored beside the average."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,10 @@ class Averaged(Wrapper):
             return model
         share = 1.0 if self.last else self.decay * float(own["weight"])
         return weighted_mean([*before, model], [*[share] * len(before), 1.0])
+
+    @property
+    def besides(self) -> Mapping[str, Method]:
+        return {UNAVERAGED: dataclasses.replace(self, decay=0.0, last=0)} if self.decay or self.last else {}
 
     def remembered(self, server: Tree) -> Tree:
         """What the server keeps of all rounds so far when the next one begins."""

@@ -6,22 +6,27 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from fewfed.method import Context
-from fewfed.methods.parts.protection import Protected, Protection
+from fewfed.method import Context, Report
+from fewfed.methods.parts.protection import Protection, fresh_noise, staying_noise
 from fewfed.phase import Phase
 from fewfed.settings import setting
 from fewfed.tree import Tree
+from fewfed.wrapper import Around
 
 
 @dataclass(frozen=True)
 class Blurred(Protection):
     """Every row that is sent has Gaussian noise on it, as wide as a part of the row's own deviation.
 
-    z' = z + noise · s(z) · N(0, I), where s(z)² is the mean squared difference of the row's numbers from their mean;
-    new each time it is sent. One setting fits any network and any cut, where `noised` must be told how long rows are.
-    No bound follows: how wide the noise is depends on the row itself. A row that is sent in many rounds is seen under
-    other noise each time, and their mean shows it better. Labels are sent as they are. In a simulation the noise comes
-    from the seed, at a real site from the operating system.
+    z' = z + noise · s(z) · n, n ~ N(0, I), where s(z)² is the mean squared difference of the row's numbers from their
+    mean. One setting fits any network and any cut, where `noised` must be told how long rows are. n is drawn once for
+    the client's rows behind what is sent, one or a group, and stays, so that nobody who keeps the packets of many
+    rounds can average it away; with `fresh` it is new each time, and can be. What stays has a weakness of its own: of
+    a row that is sent again by a network that has changed, the difference of both packets has hardly any noise.
+
+    No bound follows: how wide the noise is depends on the row itself. Labels are sent as they are. In a simulation the
+    noise comes from the seed. At a real site it comes from the operating system, and noise that stays from a secret
+    that comes from there: until the site is started again.
     """
 
     name = "blurred"
@@ -31,6 +36,7 @@ Based on Random Noise and Transformation, ASA 1986"
     keeps_bounds = True
 
     noise: float = setting(0.5, "deviation of the noise on each number, as a part of the row's own; 0 = none", ge=0)
+    fresh: bool = setting(False, "draw noise anew each time a row is sent")
 
     @property
     def acts(self) -> bool:
@@ -40,12 +46,23 @@ Based on Random Noise and Transformation, ASA 1986"
         return dataclasses.replace(phase, does=Blur(self, phase))
 
 
-class Blur(Protected[Blurred]):
+class Blur(Around[Blurred]):
     """Rows leave noisy."""
 
-    def shielded(self, rows: Tree, ctx: Context) -> Tree:
-        drawn = self.noise(rows, ctx, "blur of rows")
-        return {name: value + self.wrapper.noise * deviation(value) * drawn[name] for name, value in rows.items()}
+    def end(self, work: Tree, ctx: Context) -> Report:
+        report = super().end(work, ctx)
+        return report._replace(upload=self._noisy(report.upload, ctx, self.origins(ctx)))
+
+    def sends(self, work: Tree, ctx: Context, rows: Tensor) -> Tree:
+        behind = rows.repeat_interleave(self.copies).unsqueeze(1)
+        return self._noisy(super().sends(work, ctx, rows), ctx, behind)
+
+    def _noisy(self, upload: Tree, ctx: Context, origins: Tensor) -> Tree:
+        rows = {name: upload[name] for name in self.phase.row_uploads}
+        purpose = f"blur of rows {len(self.wrapper.layers)}"
+        drawn = fresh_noise(rows, ctx, purpose) if self.wrapper.fresh else staying_noise(rows, ctx, purpose, origins)
+        noisy = {name: value + self.wrapper.noise * deviation(value) * drawn[name] for name, value in rows.items()}
+        return {**upload, **noisy}
 
 
 def deviation(rows: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class FLea(FedAvg):
     needs_classes = True
     neutral = MappingProxyType({"share": 0.0, "distil": 0.0, "decorrelate": 0.0})
 
-    cut: str = setting("", "stage after which features are shared; empty = the network's own choice; input = raw rows")
+    cut: str = setting("", "stage after which features are shared; empty = the network's own; middle; input = raw rows")
     share: float = setting(0.1, "fraction of a client's rows whose features are shared", ge=0, le=1)
     beta: float = setting(2.0, "lam ~ Beta(beta, beta); inf = the fixed 0.5 of the ablation", gt=0)
     distil: float = setting(1.0, "lambda1, weight of the distillation", ge=0)

@@ -1,5 +1,7 @@
 """Potluck."""
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -9,20 +11,24 @@ from torch import Tensor
 
 from fewfed.mechanism import Mechanism
 from fewfed.method import Method, Preset, Setup
-from fewfed.methods.averaged import Averaged
+from fewfed.methods.averaged import UNAVERAGED, Averaged
 from fewfed.methods.blurred import Blurred
 from fewfed.methods.flea import FLea
 from fewfed.methods.grouped import Grouped
+from fewfed.methods.parts import cuts
 from fewfed.methods.parts.watched import LOGGED
 from fewfed.methods.quantised import Quantised
 from fewfed.methods.rationed import Rationed
 from fewfed.methods.recalibrated import Recalibrated
+from fewfed.methods.slimmed import Slimmed
 from fewfed.phase import Clock, Phase
 from fewfed.settings import setting
 from fewfed.tree import Tree
 
 _FLEA = MappingProxyType(
     {
+        "cut": "",
+        "slim": False,
         "k": 1,
         "blur": 0.0,
         "bits": 0,
@@ -40,13 +46,17 @@ _FLEA = MappingProxyType(
 class Potluck(Method):
     """FLea around averages: everybody brings some, everybody is served some, and the server cooks with what came.
 
-    It is averaged(recalibrated(rationed(quantised(blurred(grouped(flea)))))), each part a wrapper that any method can
-    have:
+    It is averaged(recalibrated(rationed(quantised(blurred(grouped(slimmed(flea))))))), each part a wrapper that any
+    method can have:
 
+    - FLea shares half-way through the network (`cut` = middle) instead of near its inputs. There a mixture is more like
+      a row of its own, and less can be told of inputs. Where the papers' cut is the middle already, nothing changes.
+    - `slimmed`: clients that share receive the stages before the cut alone. Costs nothing.
     - `grouped`: what leaves a client is the mean of the features of `k` rows of one class, always the same rows. Costs:
       classes with fewer than k rows at a client are not shared from there. It replaces FLea's decorrelation, which is
       off. It hides by averaging alone and is no guarantee (docs/defences.md).
-    - `blurred`: noise on each average, as wide as its own numbers spread. Costs a little accuracy, gives no bound.
+    - `blurred`: noise on each average, as wide as its own numbers spread, always the same. Costs a little accuracy,
+      gives no bound.
     - `quantised`, `rationed`: 4 bits a number, up and down; a client is served as many averages as came in the last
       round, classes in turn, out of those of the last `history` rounds. Costs rounding, and bytes that the model's
       own do not shrink with.
@@ -66,7 +76,8 @@ class Potluck(Method):
     observed = LOGGED
     needs_classes = True
 
-    cut: str = setting("", "stage after which features are shared; empty = the network's own choice")
+    cut: str = setting(cuts.MIDDLE, "stage after which features are shared; middle = half-way; empty = as FLea does")
+    slim: bool = setting(True, "clients that share receive the stages before the cut alone")
     share: float = setting(0.1, "averages that a client sends, as a part of its rows", ge=0, le=1)
     k: int = setting(5, "rows of one class in each average; 1 = rows as they are", ge=1)
     blur: float = setting(1.0, "deviation of the noise on an average, as a part of its own; 0 = none", ge=0)
@@ -93,7 +104,7 @@ class Potluck(Method):
             history=self.history,
         )
         if self.share:
-            made = Blurred(Grouped(made, k=self.k), noise=self.blur)
+            made = Blurred(Grouped(Slimmed(made, slim=self.slim), k=self.k), noise=self.blur)
             made = Rationed(Quantised(made, bits=self.bits), part=self.part, bits=self.bits)
             made = Recalibrated(made, epochs=self.retrain, history=self.history)
         return Averaged(made, decay=self.decay)
@@ -119,6 +130,10 @@ class Potluck(Method):
 
     def predictor(self, server: Tree, state: Tree) -> Tree:
         return self.parts.predictor(server, state)
+
+    @property
+    def besides(self) -> Mapping[str, Method]:
+        return {UNAVERAGED: dataclasses.replace(self, decay=0.0)} if self.decay else {}
 
     def presented(self, model: Tree, x: Tensor) -> Tensor:
         return self.parts.presented(model, x)

@@ -55,13 +55,23 @@ class Kept:
         return {path.name.removesuffix(_SUFFIX): _read(path) for path in names}
 
     def fitting(self, study: Study) -> dict[str, Record]:
-        """Those that were made with the settings the study has now."""
-        records = self.of(study)
-        return {
-            run.name: records[run.name]
-            for run in study.runs
-            if run.name in records and records[run.name].digest == digest_of(run.resolved)
-        }
+        """Those that were made with the settings the study has now; for cells without one, another study's record of
+        the same settings, if it measured what this study shows."""
+        records, elsewhere = self.of(study), self._by_digest(study)
+        found: dict[str, Record] = {}
+        for run in study.runs:
+            digest = digest_of(run.resolved)
+            own = records.get(run.name)
+            record = own if own is not None and own.digest == digest else elsewhere.get(digest)
+            if record is not None:
+                found[run.name] = record
+        return found
+
+    def _by_digest(self, study: Study) -> dict[str, Record]:
+        """Records of all other studies that show what this one does, by the digests of their settings."""
+        places = sorted(self.folder.glob(f"*/*{_SUFFIX}")) if self.folder.is_dir() else []
+        records = [_read(path) for path in places if path.parent.name != study.name]
+        return {record.digest: record for record in records if _serves(record.outcome, study)}
 
     def add(self, study: Study, run: Planned, outcome: Outcome, made: Mapping[str, str]) -> Path:
         """Keep a finished cell in place of what was kept of it before."""
@@ -73,6 +83,10 @@ class Kept:
         path.parent.mkdir(parents=True, exist_ok=True)
         storage.write(path, content)
         return path
+
+
+def _serves(outcome: Outcome, study: Study) -> bool:
+    return outcome.metric == study.metric[0] and set(study.terms) <= outcome.terms.keys()
 
 
 def digest_of(resolved: Resolved) -> str:

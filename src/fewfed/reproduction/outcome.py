@@ -42,14 +42,14 @@ class Outcome:
 
 def outcome_of(study: Study, metrics: Sequence[Mapping[str, Any]], note: str = "") -> Outcome:
     """The outcome of a finished run by its metrics, one record a round."""
-    metric = next((name for name in study.metric if any(name in record for record in metrics)), None)
+    metric = next((name for name in study.metric if any(_value(record, name) is not None for record in metrics)), None)
     if metric is None:
         raise RunError(f"{study.name} compares {' or '.join(study.metric)}, which the run did not measure")
-    scored = [record for record in metrics if record.get(metric) is not None]
+    scored = [record for record in metrics if _value(record, metric) is not None]
     return Outcome(
         metric=metric,
         evaluated=tuple(int(record["round"]) for record in scored),
-        values=tuple(float(record[metric]) for record in scored),
+        values=tuple(float(_value(record, metric)) for record in scored),
         rounds=len(metrics),
         seconds=sum(record["seconds"] for record in metrics),
         failed=sum(len(record["failed"]) for record in metrics),
@@ -59,6 +59,12 @@ def outcome_of(study: Study, metrics: Sequence[Mapping[str, Any]], note: str = "
         megabytes=_megabytes(metrics),
         leak=None if (leak := last_leak(metrics)) is None else (leak.r2, leak.reidentified),
     )
+
+
+def _value(record: Mapping[str, Any], metric: str) -> Any:
+    """What a round's record has of a metric; `validation.accuracy`: on the rows kept for validation."""
+    part, dot, name = metric.rpartition(".")
+    return (record.get(part) or {}).get(name) if dot else record.get(name)
 
 
 def _megabytes(metrics: Sequence[Mapping[str, Any]]) -> tuple[float, float]:

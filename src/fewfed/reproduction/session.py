@@ -9,12 +9,14 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from fewfed.engine.executors.workers.executor import cores
 from fewfed.errors import FewfedError
+from fewfed.reproduction.beside import Answer, answers, as_if_alone, needed
 from fewfed.reproduction.kept import Kept
 from fewfed.reproduction.outcome import Outcome, outcome_of
 from fewfed.reproduction.progress import in_reading_order, refuse_other_settings
@@ -43,20 +45,24 @@ class Session:
     """Of a GPU, where it is not the usual one: records say so."""
 
     def cells(self, minutes: float | None) -> list[Cell]:
-        """What is to be run, in its order. With a limit, cells that are kept are not run again, and the cheapest and
-        most informative come first; without one, data is read as seldom as possible."""
+        """What is to be run, in its order: not what another run answers for. With a limit, cells that are kept are not
+        run again, and the cheapest and most informative come first; without one, data is read as seldom as
+        possible."""
         cells = [run.cell(self.root) for run in self.runs]
         refuse_other_settings(cells)
         if minutes is None:
-            return in_reading_order(cells)
-        return [run.cell(self.root) for run in in_turn(self.runs, self.finished())]
+            return in_reading_order([run.cell(self.root) for run in needed(self.runs, self.runs)])
+        return [run.cell(self.root) for run in needed(self.runs, in_turn(self.runs, self.finished()))]
 
     def finished(self) -> Finished:
         """Cells that came to their end: in their folders, or else kept."""
         records = self.kept.fitting(self.study) if self.kept else {}
         found: Finished = []
+        asked = {answer.run.name: (name, answer.name) for name, each in self._answers.items() for answer in each}
         for run in self.runs:
-            outcome = self._in_folder(run)
+            outcome = self._in_folder(run.name)
+            if outcome is None and run.name in asked:
+                outcome = self._in_folder(*asked[run.name])
             if outcome is None and run.name in records:
                 outcome = records[run.name].outcome
             if outcome is not None:
@@ -80,15 +86,27 @@ class Session:
         return run_cells(cells, packing, keep_and_report, explain, until)
 
     def _keep(self, kept: Kept, run: Planned, made: Mapping[str, str]) -> None:
-        outcome = self._in_folder(run)
+        outcome = self._in_folder(run.name)
         if outcome is not None:
             kept.add(self.study, run, outcome, made)
+        for answer in self._answers.get(run.name, ()):
+            beside = self._in_folder(run.name, answer.name)
+            if beside is not None:
+                kept.add(self.study, answer.run, beside, {**made, "in": run.name})
 
-    def _in_folder(self, run: Planned) -> Outcome | None:
-        folder = RunFolder(self.root / run.name)
+    @cached_property
+    def _answers(self) -> dict[str, list[Answer]]:
+        return answers(self.runs)
+
+    def _in_folder(self, name: str, beside: str = "") -> Outcome | None:
+        """What a run came to by its folder; `beside`: with the model of that name, which it scored beside its own."""
+        folder = RunFolder(self.root / name)
         try:
             result = folder.result()
-            return None if result is None else outcome_of(self.study, folder.metrics(), str(result.get("note", "")))
+            metrics = None if result is None else folder.metrics()
+            if metrics is not None and beside:
+                metrics = as_if_alone(metrics, beside)
+            return None if metrics is None else outcome_of(self.study, metrics, str((result or {}).get("note", "")))
         except (FewfedError, OSError):  # Its own process will say what is wrong with it.
             return None
 

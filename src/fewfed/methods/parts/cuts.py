@@ -8,12 +8,17 @@ from fewfed.phase import Role
 
 INPUT = "input"
 """The cut before the first stage: what is shared is then the rows themselves. Never anybody's default."""
+MIDDLE = "middle"
+"""The cut half-way through the network, or where it is cut anyway if that comes later."""
 _MOST_NAMED = 5
 
 
 def position(known: Setup | Context, cut: str) -> int:
-    """Stages before a cut, or before the network's own where none is named; none before the inputs themselves."""
+    """Stages before a cut, or before the network's own where none is named; none before the inputs themselves. `middle`
+    is half-way, unless a stage has that name."""
     net = known.net
+    if cut == MIDDLE and MIDDLE not in net.stages:
+        return max(net.middle, position(known, ""))
     if cut != INPUT:
         chosen = cut or net.cut_for(known.shape)
         if chosen is None:

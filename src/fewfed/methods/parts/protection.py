@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, TypeVar
 
+import torch
 from torch import Tensor
 
 from fewfed import tree
@@ -99,9 +100,31 @@ class Protected(Around[P]):
 
     def noise(self, rows: Tree, ctx: Context, purpose: str) -> Tree:
         """Normal numbers like these rows, which protect them: new in every round, and for every layer its own."""
-        name = f"{purpose} {len(self.wrapper.layers)}"
-        random = ctx.plan.protecting(ctx.clock.round, ctx.phase.name, ctx.client, name)
-        return {name: random.normal(*value.shape).to(value) for name, value in rows.items()}
+        return fresh_noise(rows, ctx, f"{purpose} {len(self.wrapper.layers)}")
+
+
+def fresh_noise(rows: Tree, ctx: Context, purpose: str) -> Tree:
+    """Normal numbers like these rows, which protect them: new in every round."""
+    random = ctx.plan.protecting(ctx.clock.round, ctx.phase.name, ctx.client, purpose)
+    return {name: random.normal(*value.shape).to(value) for name, value in rows.items()}
+
+
+def staying_noise(rows: Tree, ctx: Context, purpose: str, origins: Tensor) -> Tree:
+    """The same numbers in every round for what is made of the same rows of the client, whatever else is sent, and other
+    ones for what is made of others. `origins`: which rows are behind each, as `Exchange.origins` has it."""
+    groups: list[list[int]] = origins.tolist()
+
+    def drawn(name: str, value: Tensor) -> Tensor:
+        if len(groups) != len(value):
+            raise ConfigError(
+                f"upload '{name}' of phase '{ctx.phase.name}' has {len(value)} rows, and 'origins' says of "
+                f"{len(groups)} which rows are behind them: noise that stays is drawn by these; expected as many"
+            )
+        made = (ctx.plan.staying(ctx.phase.name, ctx.client, f"{purpose} {name}", each) for each in groups)
+        each_row = [random.normal(*value.shape[1:]) for random in made]
+        return torch.stack(each_row).to(value) if each_row else torch.zeros_like(value)
+
+    return {name: drawn(name, value) for name, value in rows.items()}
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,9 @@ class Retrain(Part[M]):
         raise NotImplementedError
 
     def begin(self, ctx: Context) -> Tree:
-        after = ctx.net.stages[self.start(ctx) :]
+        after = ctx.net.keys_of(ctx.net.stages[self.start(ctx) :])
         return {
-            part: tree.clone({name: value for name, value in leaves.items() if name.split(".")[0] in after})
+            part: tree.clone({name: value for name, value in leaves.items() if name in after})
             for part, leaves in ctx.shared["model"].items()
         }
 
