@@ -75,11 +75,13 @@ class Session:
     ) -> list[Update]:  # fmt: skip
         """Run cells; each is kept as soon as it is finished, so that no end of the program costs it."""
         by_name = {run.name: run for run in self.runs}
-        made = made_by(self.commit, self.precision)
+        executors = {run.resolved.experiment.executor for run in self.runs}
+        made = {name: made_by(self.commit, self.precision, name) for name in executors}
 
         def keep_and_report(update: Update) -> None:
             if update.result is not None and self.kept is not None:
-                self._keep(self.kept, by_name[update.cell.name], made)
+                run = by_name[update.cell.name]
+                self._keep(self.kept, run, made[run.resolved.experiment.executor])
             report(update)
 
         until = float("inf") if minutes is None else time.monotonic() + 60 * minutes
@@ -111,9 +113,13 @@ class Session:
             return None
 
 
-def made_by(commit: str = "", precision: str = "") -> dict[str, str]:
+_ON_CORES = ("sequential", "workers")
+"""Executors that leave a GPU alone, also where there is one."""
+
+
+def made_by(commit: str = "", precision: str = "", executor: str = "") -> dict[str, str]:
     """What a record says of where its numbers come from. `precision`: of a GPU, where it is not the usual one."""
-    names = gpu_names()
+    names = [] if executor in _ON_CORES else gpu_names()
     hardware = ", ".join([*names, precision] if precision else names) or f"{processor()}, {cores()} cores"
     found = {"fewfed": __version__, "torch": torch.__version__, "hardware": hardware, "commit": commit or _commit()}
     return {name: str(value) for name, value in found.items() if value}
