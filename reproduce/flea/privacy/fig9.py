@@ -113,6 +113,10 @@ def kept(data: str, shown: Shown, rounds: int, seed: int) -> Path:
     return RESULTS / f"{data}-{plain(shown.name)}-{rounds}-rounds-seed{seed}.json"
 
 
+def wanted(only: str) -> list[Shown]:
+    return [one for one in METHODS if one.name == only] or [one for one in METHODS if one.name.startswith(only)]
+
+
 def page() -> str:
     """All kept results as tables."""
     lines = [
@@ -272,7 +276,7 @@ def main() -> None:
     parser.add_argument("--effort", type=float, default=1.0)
     parser.add_argument("--precision", default="", choices=("", "float32", "tf32", "bf16"), help="of a GPU")
     parser.add_argument("--commit", default="")
-    parser.add_argument("--only", default="", help="the first letters of a method's name")
+    parser.add_argument("--only", default="", help="a method's name, or how some names begin")
     parser.add_argument("--runs", type=Path, default=Path("runs/fig9"))
     given = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
@@ -282,9 +286,9 @@ def main() -> None:
             if list(RESULTS.glob(f"{data}-*.json")):
                 draw(HERE / f"fig9-{data}.svg", data)
         return
-    for shown in METHODS:
+    for shown in wanted(given.only):
         place = kept(given.data, shown, given.rounds, given.seed)
-        if place.exists() or not shown.name.startswith(given.only):
+        if place.exists():
             continue
         try:
             found = one(
