@@ -30,4 +30,5 @@ def test_every_record_belongs_to_a_cell_of_a_study() -> None:
     assert set(folders) <= set(library.names())
     for name in folders:
         study = library.study(name)
-        assert kept.of(study).keys() == kept.fitting(study).keys()
+        fitting = kept.fitting(study)
+        assert all(fitting.get(cell) == record for cell, record in kept.of(study).items())
