@@ -142,6 +142,11 @@ def test_it_is_said_that_training_together_does_not_pay() -> None:
     alike = words(evidence("local", LOCAL, [0.8, 0.7, 0.9]), evidence("fedavg", FEDAVG, [0.85, 0.8, 0.85]))
     assert "Whether training together pays here cannot be told: nothing was far ahead" in alike
     assert "does not pay" not in alike
+    level = words(evidence("local", LOCAL, [0.8, 0.7, 0.9]), evidence("fedavg", FEDAVG, [0.79, 0.71, 0.88]))
+    assert "brings no more is likely, not certain" in level
+    assert "does not pay" not in level
+    alone = words(evidence("local", LOCAL, [0.9]), evidence("fedavg", FEDAVG, [0.85]))
+    assert "likely, not certain" in alone, "one seed tells nothing"
 
 
 def test_who_was_ahead_and_why_it_is_not_recommended_is_said() -> None:

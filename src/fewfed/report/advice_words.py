@@ -20,7 +20,7 @@ def reasons(choice: Choice, evidence: Sequence[Evidence], metric: Metric) -> lis
     chosen = choice.chosen
     lines = [f"Recommended: {chosen.label}."]
     if chosen.leaves.share is Share.NOTHING:
-        lines.append(_alone(choice, metric))
+        lines.append(_alone(choice, evidence, metric))
     elif choice.is_simpler:
         lines.append(f"{_ahead(choice)}: {_sentence(choice.best, choice, metric)}")
     else:
@@ -132,12 +132,18 @@ def _ahead(choice: Choice) -> str:
     )
 
 
-def _alone(choice: Choice, metric: Metric) -> str:
+def _alone(choice: Choice, evidence: Sequence[Evidence], metric: Metric) -> str:
     if choice.is_simpler:
         return (
             "Whether training together pays here cannot be told: nothing was far ahead of every site training alone, "
             "or ahead beyond chance, and what sends nothing is the simplest. The nearest: "
             f"{_sentence(choice.best, choice, metric)}"
+        )
+    others = [each for each in evidence if not each.is_reference and each.spec in choice.differences]
+    if any(choice.differences[each.spec].verdict != "worse" for each in others if each is not choice.chosen):
+        return (
+            "Nothing was ahead of every site training alone on the validation rows, and what sends nothing is the "
+            "simplest; that training together brings no more is likely, not certain: more seeds would tell."
         )
     return "Training together does not pay here: every site alone does best on the validation rows."
 

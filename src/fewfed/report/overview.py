@@ -190,7 +190,11 @@ class Overview:
         """What all rows share."""
         words = {"clients": "{} clients", "rounds": "{} rounds", "preset": "preset {}"}
         shared = {axis: value for axis, value in self.common.items() if value and (axis, value) != ("preset", "paper")}
-        return ", ".join(words.get(axis, "{}").format(value) for axis, value in shared.items())
+        asked = {group.first.rounds for group in self.groups}
+        if "rounds" not in shared and len(asked) == 1 and None not in asked:  # However far some of them have come.
+            shared["rounds"] = str(asked.pop())
+        told = (words.get(axis, "{}").format(value) for axis, value in shared.items())
+        return ", ".join({"1 clients": "1 client", "1 rounds": "1 round"}.get(each, each) for each in told)
 
     def rich_table(self) -> Table:
         """For people. What all rows share stands in the title."""
@@ -227,6 +231,13 @@ class Overview:
         """What is to be said below the table."""
         damaged = [run for group in self.groups for run in group.runs if run.problem]
         said = [f"damaged: {run.folder}: {run.problem}" for run in damaged]
+        said += [
+            f"no number: {run.folder}: its {metric_of(run.metric).title} was NaN or infinite in "
+            f"{run.without_number} of {len(run.curve) + run.without_number} evaluations, so that it has no mean"
+            for group in self.groups
+            for run in group.runs
+            if run.without_number
+        ]
         said += [f"left out: {folder}: the same settings and seed as another run" for folder in self.repeated]
         return said
 

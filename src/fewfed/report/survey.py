@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,6 +74,8 @@ class Found:
     """Whatever else decides what is computed, by name."""
     curve: tuple[tuple[int, float], ...] = ()
     """Evaluated rounds, and what the metric was in them."""
+    without_number: int = 0
+    """Evaluated rounds in which the metric was NaN or infinite, as the loss of a run that diverged: in no curve."""
 
 
 def survey(folders: Sequence[Path]) -> list[Found]:
@@ -105,6 +108,7 @@ def look_at(folder: Path, rounds: Rounds | None = None) -> Found:
         made = dataclasses.replace(
             made,
             curve=_curve(records, blank.metric),
+            without_number=sum(is_no_number(record.get(blank.metric)) for record in records),
             settings=_settings(version, config),
             metric=_headline(blank.metric, records),
         )
@@ -212,21 +216,27 @@ def _concluded(blank: Found, result: Mapping[str, Any]) -> Found:
         preset=printable(result["preset"]),
         clients=_whole(result["clients"]),
         # Between sites whose policies keep scores at home nothing was measured.
-        summary=None
-        if summary["last"] is None
-        else Summary(*(_number(summary[name]) for name in ("best", "last", "last10"))),
+        summary=_summary([summary[name] for name in ("best", "last", "last10")]),
         mb_up=_number(traffic["up"]) / 1e6,
         mb_down=_number(traffic["down"]) / 1e6,
         leak=_leak(Leak(**result["leak"])) if result.get("leak") else None,
     )
 
 
+def _summary(values: Sequence[Any]) -> Summary | None:
+    """None where nothing was measured, and where what was measured is no number: half of it would flatter."""
+    if values[1] is None or any(is_no_number(value) for value in values):
+        return None
+    return Summary(*(_number(value) for value in values))
+
+
 def _summed(blank: Found, records: Sequence[Mapping[str, Any]]) -> Found:
     curve = [value for _, value in _curve(records, blank.metric)]
+    diverged = any(is_no_number(record.get(blank.metric)) for record in records)
     return dataclasses.replace(
         blank,
         state="unfinished",
-        summary=Summary.of(curve, metric=metric_of(blank.metric)) if curve else None,
+        summary=Summary.of(curve, metric=metric_of(blank.metric)) if curve and not diverged else None,
         mb_up=sum(_number(record["bytes"]["up"]) for record in records) / 1e6,
         mb_down=sum(_number(record["bytes"]["down"]) for record in records) / 1e6,
         leak=_leak(last_leak(records)),
@@ -240,8 +250,15 @@ def _leak(found: Leak | None) -> Leak | None:
 
 def _curve(records: Sequence[Mapping[str, Any]], metric: str) -> tuple[tuple[int, float], ...]:
     return tuple(
-        (_whole(record["round"]), _number(record[metric])) for record in records if record.get(metric) is not None
+        (_whole(record["round"]), _number(record[metric]))
+        for record in records
+        if record.get(metric) is not None and not is_no_number(record[metric])
     )
+
+
+def is_no_number(value: Any) -> bool:
+    """What a run writes that diverged; anything else that is no number is damage."""
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _headline(metric: str, records: Sequence[Mapping[str, Any]]) -> str:

@@ -135,6 +135,27 @@ def test_it_fits_windows_and_light(browser: Any, going_on: str, width: int, sche
         assert_quiet(visit)
 
 
+def test_a_long_name_goes_on_in_the_next_line_where_a_method_inside_begins(browser: Any, tmp_path: Path) -> None:
+    """On a telephone, and not in the middle of a word."""
+    Writer(tmp_path / "runs" / "a", "averaged(flea)").go_on(2)
+    with watching(tmp_path / "runs") as (address, _), visiting(browser, address, width=360) as visit:
+        until(visit, "document.querySelectorAll('#live-runs tbody th').length > 0")
+        line = visit.page.evaluate(
+            """() => {
+                const text = document.querySelector("#live-runs tbody th").firstChild, range = document.createRange();
+                const top = (at) => {
+                    range.setStart(text, at);
+                    range.setEnd(text, at + 1);
+                    return range.getBoundingClientRect().top;
+                };
+                const letters = [...text.textContent], first = top(0);
+                return letters.filter((letter, at) => top(at) === first).join("").replace("\u200b", "");
+            }"""
+        )
+        assert line == "averaged("
+        assert_quiet(visit)
+
+
 def contrast(one: str, other: str) -> float:
     """As the guidelines for accessible pages define it."""
 

@@ -89,7 +89,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     stages = {stage: {"train": 1.0, "test": 2.0} for stage in ("before", "local", "aggregated")}
     common: dict[str, Any] = {
         "counts": counts, "classes": ("cat", "dog", "owl", "fox", EVIL, "x" * 80), "sites": ("north", "süd", EVIL),
-        "record": {"davies_bouldin": {"round": 1, **stages}},
+        "record": {"davies_bouldin": {"round": 1, **stages},
+                   "beside": {"unaveraged": {"accuracy": 0.5}, EVIL: {"accuracy": 0.4}}},
     }  # fmt: skip
     for place, method in enumerate(("fedavg", "fedprox", "flea")):
         for seed in range(3):
@@ -255,6 +256,7 @@ def test_names_from_anybody_are_text_in_the_browser_too(browser: Any, page: Path
     with visiting(browser, page) as visit:
         assert visit.page.locator("img").count() == 0
         assert EVIL in visit.page.locator("#t-sites").inner_text()
+        assert EVIL in visit.page.locator("#t-beside").inner_text()
         assert is_fine(visit)
 
 

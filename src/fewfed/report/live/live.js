@@ -36,7 +36,7 @@
 
   function showRun(row, run) {
     const cells = row.cells;
-    say(cells[0], run.method + (run.seed === null ? "" : ", seed " + run.seed));
+    say(cells[0], run.method.replaceAll("(", "(\u200b") + (run.seed === null ? "" : ", seed " + run.seed));
     say(cells[1], run.part < 1 ? "being read, " + Math.floor(100 * run.part) + " %" : run.state);
     say(cells[2], run.done + " of " + (run.asked === null ? "?" : run.asked));
     bar(cells[3].firstElementChild, run.done, run.asked);

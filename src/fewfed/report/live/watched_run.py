@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fewfed.deploy.status import STATUS
+from fewfed.engine.evaluation import BESIDE
 from fewfed.engine.own_folder import PART, OwnFolder
 from fewfed.errors import RunError
 from fewfed.metric import METRICS
@@ -21,7 +22,7 @@ from fewfed.runs.folder import BEFORE, CHECKPOINT, CLIENTS, CONFIG, LOCK, is_hel
 
 _UNSEEN = {CHECKPOINT, f"{CHECKPOINT}.new", BEFORE, CLIENTS, LOCK}
 """What a run writes for itself alone."""
-_KEPT = ("round", "failed", "leak", "davies_bouldin", "seconds", *METRICS)
+_KEPT = ("round", "failed", "leak", "davies_bouldin", "seconds", "evaluated_clients", *METRICS)
 """Of every round, beside its traffic."""
 _TRIES = 3
 
@@ -134,7 +135,7 @@ class WatchedRun:
 def slim(record: Record) -> Record:
     """A round without what no page shows. Names are the same objects in all rounds, which are many."""
     kept = {name: record[name] for name in _KEPT if record.get(name) not in (None, [])}
-    traffic, phases = record.get("bytes"), record.get("phases")
+    traffic, phases, beside = record.get("bytes"), record.get("phases"), record.get(BESIDE)
     if isinstance(traffic, dict):
         kept["bytes"] = {name: traffic[name] for name in ("up", "down") if name in traffic}
     if isinstance(phases, dict):
@@ -142,6 +143,12 @@ def slim(record: Record) -> Record:
             sys.intern(name): {"bytes_up": phase.get("bytes_up", 0)}
             for name, phase in phases.items()
             if isinstance(phase, dict)
+        }
+    if isinstance(beside, dict):
+        kept[BESIDE] = {
+            sys.intern(name): {metric: numbers[metric] for metric in METRICS if metric in numbers}
+            for name, numbers in beside.items()
+            if isinstance(numbers, dict)
         }
     return kept
 

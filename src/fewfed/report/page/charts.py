@@ -103,11 +103,12 @@ def axis(metric: Metric) -> str:
 
 def told(lines: Sequence[Line], metric: Metric, what: str) -> str:
     """The ends of the lines in words."""
-    ends = [f"{line.label} {line.mean[-1]:g}" for line in lines if line.shown]
+    ends = [f"{line.label}{':' if ',' in line.label else ''} {line.mean[-1]:g}" for line in lines if line.shown]
+    between = "; " if any("," in line.label for line in lines) else ", "
     unit = " %" if metric.is_share else ""
     more = len(lines) - len(ends)
     others = f"; {more} more lines can be switched on" if more else ""
-    return f"{what} At the end, in{unit or ' units of the metric'}: {', '.join(ends)}{others}." if ends else what
+    return f"{what} At the end, in{unit or ' units of the metric'}: {between.join(ends)}{others}." if ends else what
 
 
 def _line(row: Labelled, metric: Metric, most: int, shown: bool) -> Line:

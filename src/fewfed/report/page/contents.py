@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from fewfed.data.splits import SHOWN_CLASSES
 from fewfed.errors import RunError
 from fewfed.metric import metric_of
 from fewfed.report.overview import overview
-from fewfed.report.page import charts, privacy_part, result_part, words
+from fewfed.report.page import beside_part, charts, privacy_part, result_part, words
 from fewfed.report.page.charts import Chart
 from fewfed.report.page.detail import Counts, Detail, detail_of
 from fewfed.report.page.figures import lines_figure, map_figure, split_figure
@@ -48,6 +51,8 @@ class Task:
     sentences: tuple[str, ...] = ()
     """Each method against the baseline."""
     differences: Sheet | None = None
+    beside: Sheet | None = None
+    """Other models of the same runs."""
     intervals: Figure | None = None
     curves: Chart | None = None
     traffic: Chart | None = None
@@ -73,8 +78,8 @@ class Task:
     @property
     def sheets(self) -> list[Sheet]:
         """All tables, in the order of the page."""
-        found = (self.results, self.differences, self.classes, self.sites, self.leaving, self.leak, self.attacks,
-                 self.separation)  # fmt: skip
+        found = (self.results, self.differences, self.beside, self.classes, self.sites, self.leaving, self.leak,
+                 self.attacks, self.separation)  # fmt: skip
         return [sheet for sheet in found if sheet is not None]
 
     @property
@@ -155,6 +160,7 @@ def _task(setting: Setting, name: str, most: int, *, pictured: bool) -> Task:
         result_part.results(setting),
         sentences,
         sheet,
+        beside_part.beside(setting),
         Figure(f"{name}differences", sheet.caption, intervals) if sheet and intervals else None,
         curves,
         traffic,
@@ -209,11 +215,21 @@ def _split(rows: Sequence[Labelled], name: str) -> Figure | None:
 
 def _split_told(counts: Counts, detail: Detail, run: Found) -> str:
     shown, there = len(counts.clients), run.clients or len(counts.clients)
-    which = f"the first {shown} of {there} clients" if shown < there else f"all {there} clients"
+    all_of_them = f"all {there} clients" if there > 1 else "the client"
+    which = f"the first {shown} of {there} clients" if shown < there else all_of_them
     most = max((count for row in counts.clients for count in row), default=0)
     empty = detail.split.get("sparsity")
     sparse = f" {100 * empty:.0f} % of all pairs of client and class are empty." if isinstance(empty, float) else ""
-    return f"Rows of each class on {which}, seed {run.seed}; the fullest cell holds {most} rows.{sparse}"
+    what = _classes_told(len(counts.classes), len(detail.per_class))
+    rows = words.count(most, "row")
+    return f"Rows of {what} on {which}, seed {run.seed}; the fullest cell holds {rows}.{sparse}"
+
+
+def _classes_told(shown: int, there: int) -> str:
+    """Of many classes the first are in the picture. How many there are is known of what was scored."""
+    if shown < there:
+        return f"the first {shown} of {there} classes"
+    return f"the first {shown} classes" if shown >= SHOWN_CLASSES and not there else "each class"
 
 
 def _separation(rows: Sequence[Labelled]) -> Sheet | None:
@@ -258,14 +274,17 @@ def _left_out(rows: Sequence[Labelled]) -> list[str]:
 
 
 def _runs(found: Sequence[Found]) -> Sheet:
+    """Folders by the part of their names in which they differ: comparisons call their runs alike."""
+    places = [Path(os.path.abspath(run.folder)) for run in found]
+    above = Path(os.path.commonpath([place.parent for place in places]))
     cells = tuple(
         (
-            Cell(printable(run.folder.name)), Cell(run.method),
+            Cell(printable(place.relative_to(above))), Cell(run.method),
             Cell("" if run.seed is None else str(run.seed), run.seed),
             Cell(f"{run.done} of {run.rounds if run.rounds is not None else '?'}", run.done),
             Cell(run.state),
         )
-        for run in found
+        for run, place in zip(found, places, strict=True)
     )  # fmt: skip
     plain_rows = tuple(
         {"folder": printable(run.folder, 1000), "method": run.method, "seed": run.seed, "done": run.done,

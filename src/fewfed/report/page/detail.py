@@ -13,17 +13,20 @@ from typing import Any, TypeVar
 
 from fewfed.data.splits import SHOWN_CLASSES, SHOWN_CLIENTS
 from fewfed.diagnostics.feature_map import FILE as FEATURE_MAP
+from fewfed.engine.evaluation import BESIDE
 from fewfed.engine.own_folder import OwnFolder
 from fewfed.engine.storage import Damaged, digest_of
 from fewfed.errors import FewfedError, in_one_line
+from fewfed.metric import metric_of
 from fewfed.privacy.attacks import running as attacks
 from fewfed.report.rendering import printable
-from fewfed.report.survey import Found
+from fewfed.report.survey import Found, is_no_number
 from fewfed.runs.folder import CONFIG, ENVIRONMENT, METRICS, RESULT, SCORES, SPLIT
+from fewfed.runs.results import Summary
 from fewfed.runs.seals import MOST_BYTES, parsed, read_sealed
 
-_MOST_NAMES, _MOST_FINDINGS, _MOST_POINTS, _MOST_PANELS = 10_000, 200, 2_000, 6
-"""Classes or sites, numbers of attacks, points and panels of a map that are read of one run."""
+_MOST_NAMES, _MOST_FINDINGS, _MOST_POINTS, _MOST_PANELS, _MOST_BESIDE = 10_000, 200, 2_000, 6, 10
+"""Classes or sites, numbers of attacks, points and panels of a map, other models that are read of one run."""
 _LARGEST, _LARGEST_WHOLE = 1e100, 1 << 53
 _LONG = 1000
 """Letters of a sentence."""
@@ -76,6 +79,8 @@ class Detail:
     """Without the counts."""
     counts: Counts | None = None
     per_class: tuple[Score, ...] = ()
+    class_measure: str = "recall"
+    """What the numbers of classes are: of masks it is Dice."""
     per_site: tuple[Score, ...] = ()
     privacy: Mapping[str, Any] | None = None
     """Epsilon, as a result has it."""
@@ -89,6 +94,10 @@ class Detail:
     """Turns of clients that were left out, by cause."""
     separation: tuple[tuple[int, Mapping[str, float | None]], ...] = ()
     """Davies-Bouldin scores by round: `before`, `local`, `aggregated`, on test rows."""
+    beside: Mapping[str, Summary] = field(default_factory=dict)
+    """The metric of models that were scored beside the one that predicts, by their names."""
+    own_models: int = 0
+    """How many clients' models were scored, where each client has one of its own."""
     findings: tuple[Mapping[str, Any], ...] = ()
     """What attacks found, as `fewfed attack` wrote it."""
     idle: tuple[str, ...] = ()
@@ -198,10 +207,16 @@ def _with_rounds(made: Detail, records: Sequence[Mapping[str, Any]], metric: str
     phases: Counter[str] = Counter()
     failed: Counter[str] = Counter()
     separation = []
+    beside: dict[str, list[float | None]] = {}
+    own_models = 0
     for record in records:
         sent += (_finite(record["bytes"]["up"]) + _finite(record["bytes"]["down"])) / 1e6
-        if record.get(metric) is not None:
+        if record.get(metric) is not None and not is_no_number(record[metric]):
             megabytes.append(sent)
+        for name, numbers in list(record.get(BESIDE, {}).items())[:_MOST_BESIDE]:
+            if numbers.get(metric) is not None:
+                beside.setdefault(printable(name), []).append(known(numbers[metric]))
+        own_models = _whole(record.get("evaluated_clients", own_models))
         for name, phase in record.get("phases", {}).items():
             phases[printable(name)] += _finite(phase.get("bytes_up", 0)) / 1e6  # type: ignore[assignment]
         failed.update(printable(one["cause"]) for one in record.get("failed", ()))
@@ -213,8 +228,16 @@ def _with_rounds(made: Detail, records: Sequence[Mapping[str, Any]], metric: str
         phases=dict(phases),
         failed=dict(failed),
         separation=tuple(separation),
+        beside={name: found for name, values in beside.items() if (found := _summary(values, metric))},
+        own_models=own_models,
         seconds=sum(_finite(record.get("seconds", 0)) for record in records),
     )
+
+
+def _summary(values: Sequence[float | None], metric: str) -> Summary | None:
+    """None where one of the values is no number: a mean of the others would flatter."""
+    there = [value for value in values if value is not None]
+    return Summary.of(there, metric=metric_of(metric)) if len(there) == len(values) else None
 
 
 def _separation(found: Mapping[str, Any]) -> dict[str, float | None]:
@@ -242,7 +265,8 @@ def _with_scores(made: Detail, content: Mapping[str, Any], metric: str) -> Detai
         )
         for row in content.get("per_site", ())[:_MOST_NAMES]
     )
-    return replace(made, per_class=classes, per_site=sites)
+    masks = any("dice" in row and "recall" not in row for row in content.get("per_class", ())[:1])
+    return replace(made, per_class=classes, per_site=sites, class_measure="Dice" if masks else "recall")
 
 
 def _with_attacks(made: Detail, place: OwnFolder) -> Detail:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -21,6 +22,10 @@ from fewfed.spelling import spelled
 from fewfed.version import __version__
 
 _MOST_PHASES = 20
+_JOINED = (
+    "In brackets: what it is, where its name does not say so; mean and sum: joined over sites to one; concat and keep: "
+    "used as each site sent it; how many rows are sent for each row that a site has."
+)
 UNKNOWN = "not known here: the method is a file, or of another version"
 
 
@@ -28,16 +33,24 @@ def leaving(rows: Sequence[Labelled]) -> Sheet | None:
     """What leaves a site in each phase, from the method's declarations; and how much of it there was."""
     found = []
     for row in rows:
-        detail = row.details[0]
-        if detail.config:
-            sent = [*_measured(detail.phases), *(_declared(detail.config) or (UNKNOWN,))]
-            size = ", ".join(f"{name} {mb:.3g}" for name, mb in list(detail.phases.items())[:_MOST_PHASES])
-            cells = (Cell(row.label), Cell("; ".join(sent)), Cell(size, sum(detail.phases.values())))
+        details = [detail for detail in row.details if detail.config]
+        if details:
+            phases = _means([detail.phases for detail in details])
+            sent = [*_measured(phases), *(_declared(details[0].config) or (UNKNOWN,))]
+            size = ", ".join(f"{name} {mb:.3g}" for name, mb in list(phases.items())[:_MOST_PHASES])
+            cells = (Cell(row.label), Cell("; ".join(sent)), Cell(size, sum(phases.values())))
             found.append(cells)
     if not found:
         return None
-    caption = "What leaves a site in each phase, with its role and how it is combined; MB sent by all clients"
-    return Sheet("leaving", caption, ("method", "leaves a site", "MB a phase"), tuple(found), words=3)
+    over = ", mean over seeds" if any(len(row.group.runs) > 1 for row in rows) else ""
+    caption = f"What leaves a site in each phase, and how it is joined; MB sent by all clients in a whole run{over}"
+    return Sheet("leaving", caption, ("method", "leaves a site", "MB a phase"), tuple(found), words=3, note=_JOINED)
+
+
+def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each phase over runs; one that a run did not have sent nothing there."""
+    names = dict.fromkeys(name for one in found for name in one)
+    return {name: statistics.fmean(one.get(name, 0.0) for one in found) for name in names}
 
 
 def _measured(phases: Mapping[str, float]) -> list[str]:
@@ -88,7 +101,11 @@ def leaks(rows: Sequence[Labelled]) -> Sheet | None:
     if not cells:
         return None
     columns = ("method", "attacker", "R² of inputs", "re-identified", "by chance")
-    note = "Methods that are not listed share no rows, which is not to say that they leak nothing."
+    note = (
+        "R² is 1 where inputs are reconstructed exactly and 0 where their mean would be as good a guess. "
+        "Re-identified: the part of shared rows that were picked out among training rows; by chance: by guessing. "
+        "Methods that are not listed share no rows, which is not to say that they leak nothing."
+    )
     return Sheet("leak", begun(EXPLAINED), columns, tuple(cells), tuple(plain), words=2, note=note)
 
 

@@ -46,7 +46,8 @@ def commands(rows: Sequence[Labelled]) -> list[str]:
         if config is not None and seeds:
             # A configuration of another shape than ours has no command.
             with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
-                together.setdefault(_settings(config, seeds), []).append(str(config["method"]))
+                for settings in _settings(config, seeds):
+                    together.setdefault(settings, []).append(str(config["method"]))
     return [_command(methods, list(settings)) for settings, methods in together.items()]
 
 
@@ -83,8 +84,9 @@ def _command(methods: Sequence[str], settings: list[str]) -> str:
     return printable(shlex.join(["fewfed", "compare", *dict.fromkeys(methods), *settings]), _LONGEST)
 
 
-def _settings(config: Mapping[str, Any], seeds: Sequence[int]) -> tuple[str, ...]:
-    """Flags and --set for all that differs from what the method has by itself."""
+def _settings(config: Mapping[str, Any], seeds: Sequence[int]) -> list[tuple[str, ...]]:
+    """Flags and --set for all that differs from what the method has by itself; several times where seeds between were
+    left out, since a command counts on from its first."""
     usual = _usual(str(config["method"]))
     found: list[str] = []
     experiment = config["experiment"]
@@ -98,8 +100,23 @@ def _settings(config: Mapping[str, Any], seeds: Sequence[int]) -> tuple[str, ...
                 found += ["--set", f"{part}.{name}={_text(value)}"]
     for name, value in config.get("method_fields", {}).items():
         found += ["--set", f"{_own(name)}={_text(value)}"]
-    low, high = min(seeds), max(seeds)
-    return (*found, *(["--seed", str(low)] if low else []), "--seeds", str(high - low + 1))
+    for executor, options in config.get("executors", {}).items():
+        for name, value in options.items():
+            found += ["--set", f"{executor}.{name}={_text(value)}"]
+    return [
+        (*found, *(["--seed", str(low)] if low else []), "--seeds", str(number)) for low, number in _stretches(seeds)
+    ]
+
+
+def _stretches(seeds: Sequence[int]) -> list[tuple[int, int]]:
+    """The first of seeds that follow each other, and how many these are."""
+    found: list[tuple[int, int]] = []
+    for seed in sorted(set(seeds)):
+        if found and sum(found[-1]) == seed:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((seed, 1))
+    return found
 
 
 @lru_cache(maxsize=1000)

@@ -41,8 +41,8 @@ def results(setting: Setting) -> Sheet:
             Cell(group.first.method),
             *(Cell(group.axis(axis)) for axis in axes),
             *(Cell(text_of(group.first.settings, name)) for name in extra),
-            *(_spread(group.spread(name), metric, row.label in best[name]) for name in NAMES),
-            Cell(str(len(group.runs)), len(group.runs)),
+            *(spread_cell(group.spread(name), metric, row.label in best[name]) for name in NAMES),
+            _seeds(row),
             *(_megabytes(group.megabytes(name)) for name in ("mb_up", "mb_down")),
             _seconds(row),
             *([Cell(leak_cell(group.leak("r2"), group.leak("reidentified")), group.leak("r2"))] if leaks else []),
@@ -53,7 +53,7 @@ def results(setting: Setting) -> Sheet:
     said = caption([metric.name], any(len(row.group.runs) > 1 for row in setting.rows), leaks=leaks)
     plain = tuple({**row, "metric": metric.name} for row in seen.table)
     return Sheet("results", begun(said), columns, tuple(rows), plain, words=1 + len(axes) + len(extra),
-                 note=_averaged(setting.rows))  # fmt: skip
+                 note=_noted(setting.rows))  # fmt: skip
 
 
 def differences(setting: Setting) -> tuple[Sheet | None, tuple[str, ...], str]:
@@ -62,9 +62,18 @@ def differences(setting: Setting) -> tuple[Sheet | None, tuple[str, ...], str]:
     baseline = setting.baseline
     finished = [row for row in setting.rows if row.is_finished and row is not baseline]
     others = [row for row in finished if row.by_seed(JUDGED)]
-    if baseline is None or not baseline.by_seed(JUDGED) or not others:
+    if baseline is None:
         return None, (), ""
     metric = metric_of(baseline.group.first.metric)
+    if not baseline.by_seed(JUDGED):
+        lost = f"{baseline.label} {_unscored(baseline, metric)}, so that nothing can be compared with it."
+        return None, (lost,) if finished and _diverged(baseline) else (), ""
+    # As between sites whose policies keep scores at home.
+    unscored = tuple(
+        f"{row.label} {_unscored(row, metric)} and cannot be compared." for row in finished if row not in others
+    )
+    if not others:
+        return None, unscored, ""
     found = {
         row.label: {name: paired.paired(row.by_seed(name), baseline.by_seed(name), metric) for name in NAMES}
         for row in others
@@ -73,14 +82,13 @@ def differences(setting: Setting) -> tuple[Sheet | None, tuple[str, ...], str]:
     for row in others:
         judged = found[row.label][JUDGED]
         sentences.append(paired.sentence(row.label, baseline.label, judged, metric))
-        cells = [_difference(found[row.label][name], metric) for name in NAMES]
+        cells = [difference_cell(found[row.label][name], metric) for name in NAMES]
         seeds = f"{judged.won} of {judged.seeds}"
-        rows.append((Cell(row.label), Cell(VERDICTS[judged.verdict]), *cells, Cell(seeds, judged.won)))
+        rows.append((Cell(row.label), Cell(_verdict(judged)), *cells, Cell(seeds, judged.won)))
         plain.append(_plain(row.label, baseline.label, metric, found[row.label]))
         if judged.seeds:
             drawn.append((row.label, _scaled(judged.mean, metric), _scaled(judged.half, metric), row.mark))
-    # As between sites whose policies keep scores at home.
-    sentences += [f"{row.label} was not scored and cannot be compared." for row in finished if row not in others]
+    sentences += unscored
     unit = f"difference in {metric.title}{', points' if metric.is_share else ''}; mean of the last ten evaluations"
     columns = ("method", "by last 10", *NAMES.values(), "better on")
     several = any(half is not None for _, _, half, _ in drawn)
@@ -104,6 +112,20 @@ VERDICTS = {
 }
 
 
+def _verdict(judged: paired.Paired) -> str:
+    if judged.seeds > 1 and not any(judged.differences):
+        return "the same"
+    return VERDICTS[judged.verdict]
+
+
+def _unscored(row: Labelled, metric: Metric) -> str:
+    return f"came to a {metric.title} that is no number" if _diverged(row) else "was not scored"
+
+
+def _diverged(row: Labelled) -> bool:
+    return any(run.without_number for run in row.group.runs)
+
+
 def by_class(setting: Setting) -> Sheet | None:
     """The last model, class by class: rows are methods."""
     rows = [row for row in setting.rows if any(detail.per_class for detail in row.details)]
@@ -118,7 +140,10 @@ def by_class(setting: Setting) -> Sheet | None:
     plain = tuple({"method": row.label, **table} for row, table in zip(rows, tables, strict=True))
     more = len(names) - len(shown)
     note = f"{more} more classes are in the CSV file of this table." if more else ""
-    said = "Recall of each class (Dice where images are segmented), last model, % in the mean over seeds"
+    measure = next(detail.class_measure for row in rows for detail in row.details if detail.per_class)
+    said = f"{begun(measure)} of each class, last model, %{_over_seeds(rows)}"
+    told = "Recall of a class is the part of its test rows that were recognised." if measure == "recall" else ""
+    note = f"{told} {note}".strip()
     return Sheet("classes", said, ("method", *shown), cells, plain, note=note)
 
 
@@ -148,9 +173,26 @@ def by_site(setting: Setting) -> Sheet | None:
         for site in ordered
     )
     more = len(ordered) - len(cells)
-    note = f"{more} larger sites are in the CSV file of this table." if more else ""
-    said = f"{begun(metric.title)} of the last model at each site{', %' if metric.is_share else ''}, mean over seeds"
+    note = f"These are the smallest; all {len(ordered)} are in the CSV file of this table." if more else ""
+    said = f"{begun(metric.title)} of the last model at each site{', %' if metric.is_share else ''}{_over_seeds(rows)}"
     return Sheet("sites", said, ("site", "training rows", "test rows", *tables), cells, plain, note=note)
+
+
+def _over_seeds(rows: Sequence[Labelled]) -> str:
+    return ", mean over seeds" if any(len(row.group.runs) > 1 for row in rows) else ""
+
+
+def _noted(rows: Sequence[Labelled]) -> str:
+    """All that is said below the results."""
+    unfinished = any(not row.is_finished for row in rows)
+    own = [row.label for row in rows if any(detail.own_models for detail in row.details)]
+    told = [
+        _averaged(rows),
+        "Unfinished runs are shown as far as they came." if unfinished else "",
+        f"Each client has a model of its own in {', '.join(own)}: its numbers are means over clients' models, each on "
+        f"the whole test part, whose rows may be of classes that the client has none of." if own else "",
+    ]  # fmt: skip
+    return " ".join(filter(None, told))
 
 
 def _averaged(rows: Sequence[Labelled]) -> str:
@@ -182,13 +224,20 @@ def _best(rows: Sequence[Labelled], name: str, metric: Metric) -> set[str]:
     return alike if len(alike) < len(there) else set()
 
 
-def _spread(spread: Spread | None, metric: Metric, strong: bool) -> Cell:
+def _seeds(row: Labelled) -> Cell:
+    """How many runs; where some have no number, of how many the means are."""
+    runs, scored = row.group.runs, sum(run.summary is not None for run in row.group.runs)
+    text = str(len(runs)) if scored in (0, len(runs)) else f"{scored} of {len(runs)}"
+    return Cell(text, len(runs))
+
+
+def spread_cell(spread: Spread | None, metric: Metric, strong: bool = False) -> Cell:
     if spread is None:
         return Cell("")
     return Cell(" ".join(spread.shown(metric).replace("±", "± ").split()), spread.mean, strong)
 
 
-def _difference(found: paired.Paired, metric: Metric) -> Cell:
+def difference_cell(found: paired.Paired, metric: Metric) -> Cell:
     if not found.seeds:
         return Cell("")
     half = "" if found.half is None else f" ± {paired.amount(found.half, metric)}"

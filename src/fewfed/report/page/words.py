@@ -62,10 +62,11 @@ def described(setting: Setting) -> list[str]:
     row = setting.rows[0]
     run, detail = row.group.first, row.details[0]
     experiment = _part(detail, "experiment")
-    clients = f"{row.group.clients or '?'} clients"
+    clients = f"{row.group.clients or '?'} client{'' if row.group.clients == '1' else 's'}"
+    rounds = "? rounds" if run.rounds is None else count(run.rounds, "round")
     return [
-        f"Data {run.data}, split {run.split}: {_rule(run.split)}{_sizes(detail)}.",
-        f"{clients}{_cohort(experiment)}, {run.rounds} rounds{_training(setting.rows)}.",
+        f"Data {run.data}, split {run.split}: {_rule(run.split)}{_sizes(setting.rows)}.",
+        f"{clients}{_cohort(experiment)}, {rounds}{_training(setting.rows)}.",
         f"Judged by {_metric(run.metric)} on the test part; {_seeds(setting.rows)}.",
         *_notes(setting.rows),
     ]
@@ -104,15 +105,26 @@ def listed(names: Iterable[str]) -> str:
 def _rule(split: str) -> str:
     name, *values = split.split(":")
     told = _RULES.get(name, "")
-    return told.format(*values) if told.count("{}") <= len(values) else split
+    if told.count("{}") > len(values):
+        return split
+    return told.format(*values).replace("holds 1 classes", "holds 1 class").replace("of 1 classes", "of 1 class")
 
 
-def _sizes(detail: Detail) -> str:
-    sizes = detail.split.get("sizes")
-    if not isinstance(sizes, dict) or known(sizes.get("median")) is None:
+def _sizes(rows: Sequence[Labelled]) -> str:
+    """How many rows clients have, of the first run that says it; with its seed, where another seed has others."""
+    found = [
+        (run.seed, *(sizes.get(name) for name in ("smallest", "median", "largest")))
+        for row in rows
+        for run, detail in zip(row.group.runs, row.details, strict=True)
+        if isinstance(sizes := detail.split.get("sizes"), dict) and known(sizes.get("median")) is not None
+    ]
+    if not found:
         return ""
-    low, middle, high = (sizes.get(name) for name in ("smallest", "median", "largest"))
-    return f", {middle:g} rows a client in the median ({low} to {high})" if low != high else f", {low} rows a client"
+    seed, low, middle, high = found[0]
+    whose = "" if all(one[1:] == found[0][1:] for one in found) else f" with seed {seed}"
+    if low == high:
+        return f", {count(low, 'row') if isinstance(low, int) else low} a client{whose}"
+    return f", {middle:g} rows a client in the median ({low} to {high}){whose}"
 
 
 def _cohort(experiment: Mapping[str, Any]) -> str:
@@ -152,7 +164,7 @@ def _metric(name: str) -> str:
 def _seeds(rows: Sequence[Labelled]) -> str:
     counts = sorted({len(row.group.runs) for row in rows})
     if counts == [1]:
-        return "one seed each"
+        return "one seed each" if len(rows) > 1 else "one seed"
     return f"{counts[0]} seeds each" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds each"
 
 
