@@ -112,8 +112,8 @@ def killed_after(rounds: int, folder: Path, work: Callable[[Halt], object]) -> N
     assert killed(pid)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.001)

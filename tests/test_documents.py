@@ -13,7 +13,17 @@ import pytest
 import torch
 
 import fewfed
-from documents import PAGES, ROOT, code, commands_in, name_of, understood
+from documents import (
+    DOCUMENTS,
+    PAGES,
+    ROOT,
+    code,
+    commands_in,
+    mentioned_in,
+    name_of,
+    started_by_services,
+    understood,
+)
 from fewfed import Experiment, Training, run, tree
 from fewfed.conformance.suite import examine
 from fewfed.engine import storage
@@ -21,6 +31,7 @@ from fewfed.method import Batch, Context
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.fedprox import FedProx
 from fewfed.methods.registry import presets_of, registered
+from fewfed.privacy import policy
 from fewfed.runs.config_file import read
 from fewfed.runs.experiment import executor_options, known_fields, resolve
 from fewfed.runs.folder import RunFolder
@@ -191,10 +202,32 @@ def test_the_table_executor_of_the_page_of_speed_is_read(tmp_path: Path) -> None
     assert resolved.executors == {"cuda": {"streams": 4, "mode": "graphs"}}
 
 
+def test_the_policy_of_the_page_of_policies_is_read(tmp_path: Path) -> None:
+    (example,) = code(ROOT / "docs" / "policy.md", "toml")
+    (tmp_path / "policy.toml").write_text(example)
+    assert policy.read(tmp_path / "policy.toml").sites["north"].revoked_from == 12
+
+
+def test_every_document_is_looked_at() -> None:
+    hidden = {path for path in ROOT.iterdir() if path.name.startswith(".")}
+    made = {ROOT / name for name in ("build", "carry", "data", "dist", "runs", "shots")}
+    found = {page for place in set(ROOT.iterdir()) - hidden - made for page in _documents_of(place)}
+    assert found == set(DOCUMENTS)
+
+
+def _documents_of(place: Path) -> set[Path]:
+    if place.is_file():
+        return {place} if place.suffix == ".md" else set()
+    return {
+        page for page in place.rglob("*.md") if not any(part.startswith(".") for part in page.relative_to(ROOT).parts)
+    }
+
+
 def commands() -> list[str]:
-    inline = [text for page in PAGES for text in re.findall(r"`(fewfed [^`\n]+)`", page.read_text())]
-    found = {text for text in inline if "..." not in text}
-    return sorted(found.union(*(commands_in(page) for page in PAGES)))
+    """All that are spelled out; `tests/documentation` runs them."""
+    lines = [line for page in DOCUMENTS for line in (*commands_in(page), *mentioned_in(page))]
+    lines += [line for page in DOCUMENTS for line in started_by_services(page)]
+    return sorted({line for line in lines if "..." not in line})
 
 
 @pytest.mark.parametrize("line", commands())

@@ -104,6 +104,9 @@ def test_an_array_of_an_npz_file_is_the_site(tmp_path: Path) -> None:
         load(str(tmp_path / "t.npz"), options=DataOptions(site="wart", label="truth", ignore=("junk",)))
     with pytest.raises(DataError, match="--ignore 'junk'"):
         load(str(tmp_path / "t.npz"), options=DataOptions(site="ward", label="truth"))
+    np.savez(tmp_path / "t.npz", x=np.ones((8, 2)), y=[0, 1] * 4, held=np.arange(8) > 5)
+    with pytest.raises(DataError, match=r"to test on is named with --test-column 'held', .*--ignore 'held'"):
+        load(str(tmp_path / "t.npz"), options=RAW)
 
 
 # --- folders of images -----------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def _page(name: str, said: Mapping[str, str]) -> str:
         escaped(cls.paper) + ".",
         "## When to use it",
         said["when"].strip(),
-        f"```\n{_command(name)}\n```",
+        f"```\n{command_of(name)}\n```",
         "## What it does",
         _prose(cls.__doc__ or ""),
         "## What leaves a site",
@@ -93,7 +93,8 @@ def _shown(name: str) -> str:
     return f"{name}({_AROUND[name]})" if name in _AROUND else name
 
 
-def _command(name: str) -> str:
+def command_of(name: str) -> str:
+    """What a reader types to try a method."""
     network = " --network mlp" if registered()[name]().no_batchnorm else ""
     spec = f'"{_shown(name)}"' if "(" in _shown(name) else name
     return f"fewfed run {spec}{network} --data digits --split qua:2"
@@ -195,5 +196,5 @@ def _leakage(name: str) -> list[str]:
     told = re.sub(r"^  - ", "    - ", told, flags=re.M)
     told = re.sub(r"^## (.*)$", r"### \1 { data-search-exclude }", told, flags=re.M)  # They are alike on all pages.
     told = re.sub(r"^(?!- |    - |#)(.+)\n(- )", r"\1\n\n\2", told, flags=re.M)
-    command = f"fewfed explain {_command(name).removeprefix('fewfed run ')} --clients 20 --cohort 5 --rounds 50"
+    command = f"fewfed explain {command_of(name).removeprefix('fewfed run ')} --clients 20 --cohort 5 --rounds 50"
     return [f"What `{command}` says. For your own settings, run it with these.", told]

@@ -78,7 +78,10 @@ def _check_names(path: Path, arrays: Mapping[str, np.ndarray], labels: str, opti
     for name in arrays:
         if name not in known:
             told = did_you_mean("array", name, filter(None, known))
-            raise DataError(f"{path}: {told.rstrip('?')}; one that is not used is left out with --ignore '{name[:80]}'")
+            does = f"one that is not used is left out with --ignore '{name[:80]}'"
+            if arrays[name].dtype == bool:
+                does = f"one that marks rows to test on is named with --test-column '{name[:80]}', {does}"
+            raise DataError(f"{path}: {told.rstrip('?')}; {does}")
     if (INPUTS + TEST in arrays) != (labels + TEST in arrays):
         raise DataError(f"{path} has only one of x_test and {labels}_test: expected both or neither")
 
