@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
+IMAGES := $(VENV)/.ready-images
 VERSIONS := 3.11 3.12 3.13
 EXAMPLES := $(addprefix example-,activity retina xray lung)
 
@@ -22,7 +23,12 @@ $(STAMP): pyproject.toml constraints.txt
 $(DEV): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) '.[dev]'
-	touch $(STAMP) $@
+	touch $(STAMP) $(IMAGES) $@
+
+# The photographs of an example need what reads them, which the program itself does without.
+$(IMAGES): $(STAMP)
+	$(INSTALL) '.[images]'
+	touch $@
 
 # Pages are tested in a real browser, Debian's. Where it cannot be installed, those tests say so and are left out.
 browser:
@@ -40,6 +46,7 @@ docs: setup-dev
 	$(BIN)/python tools/build_docs.py
 
 # A worked example by its folder's name: make example-lung.
+example-retina: $(IMAGES)
 $(EXAMPLES): example-%: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/$*/run.sh
 

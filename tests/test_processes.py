@@ -117,6 +117,23 @@ def test_only_the_first_request_to_end_interrupts(tmp_path: Path) -> None:
         cleaned.unlink()
 
 
+def test_two_requests_to_end_at_the_same_time_are_not_complained_about() -> None:
+    """Ctrl-C reaches a child, and its parent asks it to end in the same moment."""
+    code = (
+        "import signal; from fewfed import processes\n"
+        "processes.interrupt_once()\n"
+        "both = (signal.SIGINT, signal.SIGTERM)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, both)\n"
+        "for each in both: signal.raise_signal(each)\n"
+        "try:\n"
+        "    signal.pthread_sigmask(signal.SIG_UNBLOCK, both)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
 def test_a_signal_that_was_ignored_before_stays_ignored(tmp_path: Path) -> None:
     """As `nohup` has it."""
     ready, go = tmp_path / "ready", tmp_path / "go"

@@ -65,6 +65,8 @@ def chosen(y: np.ndarray, person: np.ndarray, windows: int) -> tuple[np.ndarray,
 
 
 def _part(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    if not (folder / "Inertial Signals").is_dir():
+        raise SystemExit(f"{folder} has no folder 'Inertial Signals': expected UCI HAR Dataset, as it is published")
     files = [folder / "Inertial Signals" / f"{signal}_{part}.txt" for signal in SIGNALS]
     signals = [np.loadtxt(file, dtype=np.float32) for file in files]
     labels, people = (np.loadtxt(folder / f"{kind}_{part}.txt", dtype=np.int64) for kind in ("y", "subject"))

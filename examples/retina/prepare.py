@@ -13,7 +13,10 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from PIL import Image
+try:
+    from PIL import Image
+except ImportError:
+    raise SystemExit("reading images needs the package 'PIL': run pip install 'fewfed[images]'") from None
 
 FOLDER = "retina_vessels"
 HELD_OUT = 4

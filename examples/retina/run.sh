@@ -7,8 +7,9 @@ OUT=${OUT:-runs/examples/retina} ROUNDS=${ROUNDS:-15} SEEDS=${SEEDS:-2}
 mkdir -p "$OUT" && trap 'times >> "$OUT/times"' EXIT
 
 # The data. DRIVE and CHASE name the folders as they are published; without them `retina` must be on this machine.
-if [ -n "${DRIVE:-}" ]; then
-  python examples/retina/prepare.py --drive "$DRIVE" --chase "$CHASE" --to "$OUT/data"
+if [ -n "${DRIVE:-}${CHASE:-}" ]; then
+  both="name both folders as they are published, DRIVE and CHASE"
+  python examples/retina/prepare.py --drive "${DRIVE:?$both}" --chase "${CHASE:?$both}" --to "$OUT/data"
   export FEWFED_DATA="$OUT/data"
 fi
 place=$(fewfed data get retina)

@@ -29,6 +29,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for clinics.json and new.npz")
     parser.add_argument("--clinics", type=int, default=40)
     arguments = parser.parse_args()
+    if not (arguments.folder / FILE).is_file():
+        raise SystemExit(f"{arguments.folder} has no {FILE}: expected the folder with the published file")
     with np.load(arguments.folder / FILE) as data:
         labels = data["train_labels"].reshape(-1)
         new, answers = data["val_images"], data["val_labels"].reshape(-1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +17,29 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from fewfed.data.client_rows import dataset_of
+from fewfed.errors import ConfigError
+from fewfed.runs import given
 from fewfed.runs.api import run
+from fewfed.runs.experiment import Experiment
 from fewfed.runs.results import Result
 from fewfed.trained.model import TrainedModel
+from fewfed.training import Training
 
 if TYPE_CHECKING:
     from fewfed.report.page.write import Written
+
+_OWN = ("rounds", "seed", "cohort")
+"""Settings of the experiment that are arguments here, and those that the clients of `fit` decide:"""
+_DECIDED = ("data", "split", "clients")
 
 
 class FewFed(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that is trained between clients by one method. Everything is as in `fewfed.run`.
 
-    `experiment`: further settings of the experiment by name, as in `{"metric": "macro_f1"}`; `training` those of local
-    training, `values` the method's own, `options` those of the data: rows are taken as they are, and
-    `{"normalise": "federated"}` scales them by sums over all clients. `cohort` None: all clients, of more than 20 a
-    tenth. Every fit is a run folder.
+    `experiment`: further settings of the experiment by name, as in `{"metric": "macro_f1"}`, or an `Experiment`;
+    `training` those of local training, `values` the method's own, `options` those of the data: rows are taken as they
+    are, and `{"normalise": "federated"}` scales them by sums over all clients. `cohort` None: all clients, of more
+    than 20 a tenth. Every fit is a run folder.
     """
 
     def __init__(
@@ -40,8 +49,8 @@ class FewFed(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rounds: int = 30,
         cohort: float | None = None,
         seed: int = 0,
-        experiment: Mapping[str, Any] | None = None,
-        training: Mapping[str, Any] | None = None,
+        experiment: Experiment | Mapping[str, Any] | None = None,
+        training: Training | Mapping[str, Any] | None = None,
         values: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         network: Any = None,
@@ -69,7 +78,7 @@ class FewFed(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         is one such pair that every round is scored on. Labels may be numbers or texts."""
         data, labels = dataset_of(clients, test)
         settings = {
-            **(self.experiment or {}), "rounds": self.rounds, "seed": self.seed, "split": "site", "clients": 0,
+            **_further(self.experiment), "rounds": self.rounds, "seed": self.seed, "split": "site", "clients": 0,
         }  # fmt: skip
         if self.cohort is not None:
             settings["cohort"] = self.cohort
@@ -130,3 +139,17 @@ class FewFed(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """In place of scikit-learn's own drawing, which knows nothing of rounds."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+
+def _further(experiment: Any) -> dict[str, Any]:
+    """The settings that an experiment states beside those that are decided here, which it must not contradict."""
+    made, _ = given.experiment_of(experiment, None, None)
+    usual = Experiment()
+    named = {field.name for field in fields(made) if getattr(made, field.name) != getattr(usual, field.name)}
+    if isinstance(experiment, Mapping):
+        named = {str(name) for name in experiment}
+    for name in (*_OWN, *_DECIDED):
+        if name in named:
+            instead = f"FewFed({name}=...)" if name in _OWN else "the clients that fit is given, who decide it"
+            raise ConfigError(f"experiment names '{name}': expected {instead}", key=name)
+    return {name: getattr(made, name) for name in sorted(named)}

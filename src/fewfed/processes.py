@@ -114,9 +114,12 @@ def interrupt_once() -> None:
     what it does at the first.
     """
 
+    def unheard(_number: int, _frame: FrameType | None) -> None:
+        """Not SIG_IGN: Python complains aloud about a signal that had come just before that was set."""
+
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         for each in _ENDINGS:
-            signal.signal(each, signal.SIG_IGN)
+            signal.signal(each, unheard)
         raise KeyboardInterrupt
 
     for each in _ENDINGS:

@@ -119,6 +119,17 @@ def test_runs_are_ordinary_ones_and_the_same_command_has_nothing_left_to_do(tmp_
     assert "other questions" in advise.refused("flea", *words[1:])
 
 
+def test_results_of_other_data_do_not_pass_for_those_of_the_data_that_are_asked_about(
+    tmp_path: Path, advise: Advise
+) -> None:
+    x, y, site = linear(4, 20, 5)
+    place = saved(tmp_path / "rows.npz", x, y, site)
+    words = ("--share", "model", "--data", place, "--out", tmp_path / "out", *QUICK[:3], 1, "--seeds", 1, "--lr", 0.01)
+    advise(*words)
+    saved(place, x, 1 - y, site)
+    assert "was started with other data (the content of its files has changed)" in advise.refused(*words)
+
+
 def test_the_commands_it_prints_are_understood(
     tmp_path: Path, advise: Advise, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +219,30 @@ def test_one_site_alone_is_told_that_there_is_nobody_to_train_with(tmp_path: Pat
     said = advise.refused("--data", table(tmp_path / "table.csv", rows), "--out", tmp_path / "out", *TABLE)
     assert "has one site, which has nobody to train with" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_the_reason_and_not_the_time(tmp_path: Path, advise: Advise) -> None:
+    place = saved(tmp_path / "alike.npz", *linear(3, 20, 5))
+    (tmp_path / "file").touch()
+    said = advise.refused("--data", place, "--out", tmp_path / "file" / "out", *QUICK)
+    assert said.endswith("/file/out/.probe': Not a directory; choose another --out\n")
+    assert "minutes" not in said
+
+
+def test_what_is_wrong_with_the_plain_average_is_said_and_not_that_time_is_short(
+    tmp_path: Path, advise: Advise
+) -> None:
+    """Numbers that overflow where all sites add theirs up."""
+    x, y, site = linear(3, 20, 5)
+    place = saved(tmp_path / "huge.npz", 1e37 * x, y, site)
+    said = advise.refused("--data", place, "--out", tmp_path / "out", *QUICK)
+    assert "minutes" not in said
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf", "1e9"])
+def test_a_time_that_is_none_is_refused(minutes: str, tmp_path: Path, advise: Advise) -> None:
+    said = advise.refused("--data", "digits", "--minutes", minutes, "--out", tmp_path / "out")
+    assert "expected a number above 0 and at most 20000" in said
 
 
 def test_masks_are_advised_on_too(tmp_path: Path) -> None:

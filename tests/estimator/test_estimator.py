@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from fewfed import Examples, FewFed, compare
+from fewfed import Examples, Experiment, FewFed, Training, compare
 from fewfed.data.client_rows import dataset_of
 from fewfed.errors import ConfigError, DataError
 from run_support import SHORT, small
@@ -155,6 +155,47 @@ def test_tables_of_other_columns_are_refused(names: list[str], says: str) -> Non
         dataset_of({"north": (north, y), "south": (south, y)}, (north, y))
 
 
+def test_a_column_of_text_is_named() -> None:
+    rows = Table(["age", "town"], np.array([[1, "A"], [2, "B"]], dtype=object))
+    with pytest.raises(DataError, match="client '0': inputs, column 'town' hold 'A': expected numbers"):
+        dataset_of([(rows, [0, 1])], (rows, [0, 1]))
+
+
+def test_truth_values_beside_measurements_are_numbers(tmp_path: Path) -> None:
+    """A table of both is an array of objects."""
+    mixed = Table([f"pixel {place}" for place in range(64)], X.astype(object))
+    mixed.values[:, 3] = X[:, 3] > 0
+    whole = [(Table(mixed.columns, mixed.values[place:200:2]), Y[place:200:2]) for place in range(2)]
+    found = estimator(tmp_path / "run").fit(whole, (Table(mixed.columns, mixed.values[200:300]), Y[200:300]))
+    assert found.predict(Table(mixed.columns, mixed.values[:3])).shape == (3,)
+
+
+def test_numbers_too_large_to_train_on_are_one_sentence(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.raises(DataError, match="infinity"):
+        estimator(tmp_path / "run").fit([(X[:9] * 1e300, Y[:9])], (X, Y))
+    assert not [warning for warning in recwarn if "overflow" in str(warning.message)]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "says"),
+    [
+        ({"rounds": 3}, r"experiment names 'rounds': expected FewFed\(rounds=...\)"),
+        (Experiment(seed=3), r"experiment names 'seed': expected FewFed\(seed=...\)"),
+        ({"split": "dir:0.1"}, "experiment names 'split': expected the clients that fit is given"),
+        ({"metrics": "auc"}, "did you mean 'metric'"),
+        (7, "experiment"),
+    ],
+)
+def test_an_experiment_does_not_contradict_the_arguments(experiment: Any, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        estimator(tmp_path / "run", experiment=experiment).fit(SITES, TEST)
+
+
+def test_an_experiment_may_be_an_object(tmp_path: Path) -> None:
+    found = estimator(tmp_path / "run", experiment=Experiment(metric="macro_f1"), training=Training(epochs=1))
+    assert found.fit(SITES, TEST).result_.metric == "macro_f1"
+
+
 def test_columns_in_ordinary_units_are_scaled_on_request_in_training_and_in_use(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     y = random.integers(0, 2, 300)
@@ -184,6 +225,8 @@ BAD = {
     "some labels are numbers and some are texts": ([(X[:5], Y[:5])], TEST),
     "labels are no whole numbers": ([(X[:5], Y[:5] + 0.5)], (X, Y)),
     "inputs are <U": ([(X[:5].astype(str), Y[:5])], (X, Y)),
+    "inputs hold 'north': expected numbers": ([(np.array([[1, "north"]], dtype=object), [0])], (X, Y)),
+    "every row has the label '3': expected at least two classes": ([(X[:5], [3] * 5)], (X[:2], [3] * 2)),
     "labels are object": ([(X[:2], np.array([1, "a"], dtype=object))], (X, Y)),
     "two clients have the same name": ({1: SITES["site 0"], "1": SITES["site 1"]}, TEST),
 }

@@ -23,11 +23,10 @@ from made_data import write_chase, write_drive, write_har, write_lung, write_pne
 from PIL import Image
 
 from fewfed.cli.app import app
+from fewfed.methods.registry import choose
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ("activity", "retina", "xray", "lung")
-MEASURED = ("activity", "xray", "lung")
-"""Those whose README has the whole comparison; that of the retina says that it has not been measured to its end."""
 
 
 def prepare_of(example: str) -> ModuleType:
@@ -197,7 +196,7 @@ def test_commands_of_the_examples_are_understood(example: str) -> None:
         command.make_context(command.name, words)
 
 
-@pytest.mark.parametrize("example", MEASURED)
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_the_readme_shows_a_result_of_every_method_that_is_run(example: str) -> None:
     page = (ROOT / "examples" / example / "README.md").read_text()
     result = page.split("<!-- result -->")[1].split("<!-- end of result -->")[0]
@@ -205,7 +204,47 @@ def test_the_readme_shows_a_result_of_every_method_that_is_run(example: str) -> 
     for words in commands_of(example):
         if words[0] == "compare":
             methods = words[1 : next(place for place, word in enumerate(words) if word.startswith("--"))]
-            assert set(methods) <= {row.strip() for row in rows}
+            assert {choose(method).method.label for method in methods} <= {row.strip() for row in rows}
     assert re.search(r"\d+ seeds?, \d+ rounds", result)
     assert f"examples/{example}/run.sh" in page
     assert f"make example-{example}" in page
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_installs_what_it_needs_and_nothing_else(example: str, tmp_path: Path) -> None:
+    """In a clean clone: photographs are read by the extra `images`, the rest needs none."""
+    environment = f"VENV={tmp_path / 'venv'}"
+    done = subprocess.run(["make", "-n", "-C", str(ROOT), environment, f"example-{example}"], capture_output=True,
+                          text=True, check=True)  # fmt: skip
+    assert f"examples/{example}/run.sh" in done.stdout
+    assert ("-e '.[images]'" in done.stdout) == (example == "retina")
+
+
+NOWHERE = "/nowhere"
+REFUSED: dict[str, tuple[str, dict[str, str], str]] = {
+    "one of two folders": ("retina", {"DRIVE": NOWHERE}, "name both folders as they are published"),
+    "the other of two": ("retina", {"CHASE": NOWHERE}, "name both folders as they are published"),
+    "no folder": ("retina", {"DRIVE": NOWHERE, "CHASE": NOWHERE}, "has no images: expected the folder"),
+    "no table": ("lung", {"TABLE": NOWHERE}, "there is no file /nowhere: expected lung.csv"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_data_that_are_not_there_are_one_sentence(case: str, tmp_path: Path) -> None:
+    example, given, says = REFUSED[case]
+    done = subprocess.run(
+        [str(ROOT / "examples" / example / "run.sh")], capture_output=True, text=True, timeout=100,
+        env={"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "OUT": str(tmp_path), **given},
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("example", "says"), [("xray", "has no pneumoniamnist.npz"), ("activity", "has no folder")])
+def test_a_folder_without_the_published_files_is_one_sentence(example: str, says: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "examples" / example / "prepare.py"), str(tmp_path), "--out",
+                           str(tmp_path / "out")], capture_output=True, text=True, timeout=100)  # fmt: skip
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1

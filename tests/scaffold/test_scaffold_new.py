@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,39 @@ def test_what_was_written_is_told_with_commands_that_can_be_pasted(
     assert "$" not in "".join(Path(path).read_text() for path in files.values())
 
 
+@pytest.mark.parametrize("folder", ["p (1)", "a:b", "-odd"])
+def test_a_folder_that_would_be_taken_apart_is_entered_first(
+    folder: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    """A path with a bracket would be read as a wrapper, one with a colon as a preset."""
+    monkeypatch.chdir(tmp_path)
+    code, said, err = called(capsys, monkeypatch, "new", "my-wrap", "--wrapper", f"--out={folder}")
+    assert (code, err) == (0, "")
+    _, enter, *others = (shlex.split(line) for line in said.splitlines())
+    assert enter == ["cd", "--", folder]
+    assert others[-1] == ["fewfed", "run", "my_wrap.py(flea)"]
+    monkeypatch.chdir(tmp_path / folder)
+    for command in others:
+        if command[0] == "fewfed":
+            assert choose(command[-1]).method.label.startswith("my-wrap(")
+
+
+@pytest.mark.timeout(180)
+def test_its_test_passes_wherever_the_files_are(tmp_path: Path) -> None:
+    folder = tmp_path / "Dropbox (mine): new"
+    files = write_method(checked_name("my-method"), "wrapper", folder)
+    kept = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "setting or around", str(files.test)]
+    tested = subprocess.run(kept, cwd=tmp_path, capture_output=True, text=True, timeout=170)
+    assert tested.returncode == 0, tested.stdout
+
+
+def test_no_name_is_suggested_that_is_not_free() -> None:
+    for name in ("FLEA", "Class", "../torch.py"):
+        with pytest.raises(ConfigError) as refused:
+            checked_name(name)
+        assert "perhaps" not in str(refused.value)
+
+
 @pytest.mark.parametrize("there", ["my_method.py", "test_my_method.py", "my_method.md"])
 def test_nothing_is_overwritten_and_nothing_else_is_written_then(there: str, tmp_path: Path) -> None:
     (tmp_path / there).symlink_to(tmp_path / "nowhere")
@@ -109,7 +143,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys:
         ("2fast", "expected a name"),
         ("a" * 41, "expected a name"),
         ("a\nb", "expected a name"),
-        ("naïve", "expected a name"),
+        ("naïve", "perhaps 'naive'"),
         ("名前", "expected a name"),
         ("a--b", "expected a name"),
         ("<b>", "expected a name"),

@@ -13,7 +13,8 @@ from fewfed.cli import options as opt
 from fewfed.cli.printing import say
 from fewfed.errors import ConfigError
 from fewfed.scaffold.naming import checked_name
-from fewfed.scaffold.writing import Kind, write_method
+from fewfed.scaffold.writing import Kind, Written, write_method
+from fewfed.spelling import spelled
 
 
 def new_method(
@@ -36,8 +37,18 @@ def new_method(
     kind: Kind = "wrapper" if wrapper else "phases" if two_phases else "plain"
     files = write_method(checked_name(name), kind, out)
     say(f"{files.method}: the method; {files.test}: its test; {files.page}: its page")
-    written = f"{files.method}(flea)" if wrapper else str(files.method)
-    for command in (("fewfed", "check", str(files.method)), ("pytest", str(files.test)), ("fewfed", "run", written)):
+    for command in _next(files, wrapper):
         say(f"  {shlex.join(command)}")
     if as_json:
         print(json.dumps({name: str(path) for name, path in vars(files).items()}))
+
+
+def _next(files: Written, wrapper: bool) -> list[tuple[str, ...]]:
+    """What to type next. A folder whose name would be taken apart (`p (1)`), or for an option, is entered first."""
+    method, test, folder = str(files.method), str(files.test), str(files.method.parent)
+    commands: list[tuple[str, ...]] = []
+    if spelled(f"{method}(flea)").name != method or folder.startswith("-"):
+        commands.append(("cd", "--", folder))
+        method, test = files.method.name, files.test.name
+    run = f"{method}(flea)" if wrapper else method
+    return [*commands, ("fewfed", "check", method), ("pytest", test), ("fewfed", "run", run)]

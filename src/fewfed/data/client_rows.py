@@ -36,6 +36,8 @@ def dataset_of(clients: Any, test: Any) -> tuple[Dataset, np.ndarray]:
     if len({_kind(y) for y in given}) > 1:
         raise DataError("some labels are numbers and some are texts: expected the same kind at all clients and in test")
     labels = np.unique(np.concatenate(given))
+    if len(labels) < 2:
+        raise DataError(f"every row has the label '{labels[0]!s:.60}': expected at least two classes")
     train = Examples(torch.cat([_inputs(x) for x, _ in pairs.values()]), _numbers(np.concatenate(given[:-1]), labels))
     sites = np.concatenate([np.full(len(y), number) for number, y in enumerate(given[:-1])])
     return Dataset(
@@ -100,6 +102,8 @@ def _pair(given: Any, where: str, columns: Sequence[str]) -> tuple[np.ndarray, n
         x, y = (each.numpy(force=True) if isinstance(each, Tensor) else np.asarray(each) for each in given)
     except (TypeError, ValueError) as error:
         raise DataError(f"{where} is no pair of arrays ({error!s:.100}): {_PAIR}") from error
+    if x.dtype.kind == "O":
+        x = _of_objects(x, names, where)
     if x.dtype.kind not in "biuf":
         raise DataError(f"{where}: inputs are {x.dtype}: expected numbers")
     if names and x.ndim == 2:
@@ -109,6 +113,16 @@ def _pair(given: Any, where: str, columns: Sequence[str]) -> tuple[np.ndarray, n
     if y.ndim != 1 or len(x) != len(y) or x.ndim < 2:
         raise DataError(f"{where}: inputs of shape {x.shape} and labels of {y.shape}: expected rows, and a label a row")
     return x, _labels(y, where)
+
+
+def _of_objects(x: np.ndarray, names: Sequence[str], where: str) -> np.ndarray:
+    """Numbers of several kinds, as a table has them whose columns are truth values and measurements."""
+    numbers = (bool, int, float, np.number, np.bool_)
+    odd = next((place for place, each in enumerate(x.ravel()) if not isinstance(each, numbers)), None)
+    if odd is None:
+        return x.astype(np.float64)
+    column = f", column '{names[odd % x.shape[1]]:.60}'" if names and x.ndim == 2 else ""
+    raise DataError(f"{where}: inputs{column} hold {str(x.ravel()[odd])!r:.60}: expected numbers")
 
 
 def _labels(y: np.ndarray, where: str) -> np.ndarray:
@@ -127,7 +141,8 @@ def _kind(y: np.ndarray) -> str:
 
 
 def _inputs(x: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
+    with np.errstate(over="ignore"):  # What is too large becomes infinite, which is refused where all rows are checked.
+        return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
 
 
 def _numbers(y: np.ndarray, labels: np.ndarray) -> Tensor:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from fewfed.runs.cells import Cell, Explain, LoadedData, Update, explained_plain
 from fewfed.runs.comparison import planned, values_for
 from fewfed.runs.considered import Considered, Tried
 from fewfed.runs.folder import RunFolder
+from fewfed.runs.identity import content_of, refuse_other_runs
 from fewfed.runs.judged import score
 from fewfed.runs.packing import Packing
 from fewfed.runs.question import Asked
@@ -139,6 +141,7 @@ class Bakeoff:
         return plan
 
     def _planned(self) -> Plan:
+        self._make_folder()
         costs = self._costs()
         tried = {each.spec: each for each in self.field.tried if each.spec in costs}
         plan = plan_of(
@@ -263,15 +266,32 @@ class Bakeoff:
                 unfinished.append(cell.name)
         return results, failed, tuple(unfinished)
 
+    def _make_folder(self) -> None:
+        """Before anything is measured: more time would not help where nothing can be written."""
+        try:
+            (self.asked.root / PROBE).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = error.strerror or error
+            raise RunError(f"cannot create '{self.asked.root / PROBE}': {why}; choose another --out") from error
+
     def _refuse_nothing(self) -> None:
-        errors = [f"{update.cell.name}: {update.error}" for update in self.endings.values() if update.error]
-        why = f"; {errors[0]}" if errors else ""
+        errors = [each.error for each in self.endings.values() if each.error and each.cell.resolved.spec == BASELINE]
+        if errors:
+            raise RunError(f"nothing can be said without '{BASELINE}': {errors[0]}")
         raise RunError(
-            f"too little was finished in {self.asked.minutes:g} minutes for anything to be said{why}: expected more "
+            f"too little was finished in {self.asked.minutes:g} minutes for anything to be said: expected more "
             "--minutes, fewer --rounds or a smaller --network; the same command goes on"
         )
 
+    @cached_property
+    def _own_data(self) -> str | None:
+        """The digest of the user's own object, where the data are no file."""
+        own = self.data.own.data
+        return None if own is None else content_of(own)
+
     def _run(self, title: str, cells: Sequence[Cell], until: float | None = None) -> None:
+        # Results of other data, or of another version of a method's file, would pass for those that were asked for.
+        refuse_other_runs(((cell.folder, cell.resolved) for cell in cells), self._own_data)
         limit = self.asked.until if until is None else until
         with self.watch(title, cells) as report:
             ended = run_cells(cells, self.packing(), report, self.explain, limit, self.data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,8 @@ from fewfed.settings import make
 
 DEFAULT_FOLDER = DEFAULT_OUT / "advice"
 MINUTES = 10.0
+MOST_MINUTES = 20_000
+"""Two weeks. A system waits for no more milliseconds at once than a number of 32 bits holds, which is 25 days."""
 JUDGES = ("auto", "own", "all")
 RESERVE = 2.0
 """Seconds at the end for stopping what still runs and for the report."""
@@ -85,8 +86,8 @@ def asked_of(
     share_of(allowed)
     if judge not in JUDGES:
         raise ConfigError(did_you_mean("choice of rows", judge, JUDGES), key="judge")
-    if not 0 < minutes < math.inf:
-        raise ConfigError(f"minutes = {minutes}: expected a number above 0", key="minutes")
+    if not 0 < minutes <= MOST_MINUTES:
+        raise ConfigError(f"minutes = {minutes}: expected a number above 0 and at most {MOST_MINUTES}", key="minutes")
     rest = dict(values)
     taken = {name: _taken(rest, name) for name in ("rounds", "validation")}
     made = make(Experiment, {name: value for name, value in taken.items() if value is not None}, "the experiment")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
+import unicodedata
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -39,15 +40,21 @@ def checked_name(text: str) -> Name:
     if len(plain) > _LONGEST or not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", plain):
         raise ConfigError(f"a method cannot be called {_shortened(text)}: {_EXPECTED}{_suggestion(text)}", key="method")
     name = Name(plain)
-    if plain in registered():
-        raise ConfigError(f"there is a method '{plain}' already: 'fewfed methods {plain}' shows it", key="method")
-    if _means_something_else(name.stem) or keyword.iskeyword(name.class_name):
-        raise ConfigError(
-            f"a method cannot be called '{plain}', which means something else to Python or pytest: expected another "
-            "name, as in 'my-method'",
-            key="method",
-        )
+    if problem := _taken(name):
+        raise ConfigError(problem, key="method")
     return name
+
+
+def _taken(name: Name) -> str:
+    """Why a well-formed name is not free; nothing where it is."""
+    if name.text in registered():
+        return f"there is a method '{name.text}' already: 'fewfed methods {name.text}' shows it"
+    if _means_something_else(name.stem) or keyword.iskeyword(name.class_name):
+        return (
+            f"a method cannot be called '{name.text}', which means something else to Python or pytest: expected "
+            "another name, as in 'my-method'"
+        )
+    return ""
 
 
 def _means_something_else(stem: str) -> bool:
@@ -61,9 +68,11 @@ def _shortened(text: str) -> str:
 
 
 def _suggestion(text: str) -> str:
-    """The name that was probably meant, where there is one: of a path the last part, of `MyMethod` the words."""
+    """The name that was probably meant, where there is one that is free: of a path the last part, of `MyMethod` the
+    words, of `naïve` the letters."""
     last = text.replace("\\", "/").rstrip("/").rpartition("/")[2].removesuffix(".py")
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", last).lower()
+    plain = "".join(letter for letter in unicodedata.normalize("NFKD", last) if not unicodedata.combining(letter))
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", plain).lower()
     meant = re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:_LONGEST].strip("-")
     where = "; the folder is --out" if "/" in text or "\\" in text else ""
-    return f"; perhaps '{meant}'{where}" if re.match("[a-z]", meant) else ""
+    return f"; perhaps '{meant}'{where}" if re.match("[a-z]", meant) and not _taken(Name(meant)) else ""
