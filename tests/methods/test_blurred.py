@@ -96,6 +96,18 @@ def test_the_mean_over_rounds_comes_near_the_row_with_fresh_noise_and_never_with
     assert abs(float((fresh[0] * fresh[1]).mean())) < 5 / math.sqrt(count)
 
 
+def test_a_part_of_the_noise_stays_and_a_part_is_new_each_time() -> None:
+    """Of the mean over r rounds the deviation is sqrt(1 - f + f/r), of half the difference of two sqrt(f/2): a half of
+    each leaves something of both."""
+    rounds = 8
+    for part in (0.0, 0.25, 0.5, 1.0):
+        noise = noise_on_packets(Blurred(Grouped(FLEA, k=5), noise=2.0, fresh=part), rounds)
+        near = {"abs": 1e-4, "rel": 6 / math.sqrt(2 * noise[0].numel())}
+        assert float(noise[0].std()) == pytest.approx(1.0, **near), "always as wide as said"
+        assert float(noise.mean(0).std()) == pytest.approx(math.sqrt(1 - part + part / rounds), **near)
+        assert float(((noise[0] - noise[1]) / 2).std()) == pytest.approx(math.sqrt(part / 2), **near)
+
+
 def test_rows_groups_clients_and_uploads_have_noise_of_their_own() -> None:
     noise = noise_on_packets(Blurred(Grouped(FLEA, k=5), noise=2.0), 1)[0]
     among = torch.corrcoef(noise) - torch.eye(len(noise))

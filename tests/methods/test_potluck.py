@@ -36,7 +36,12 @@ def job_with(spec: str, values: dict[str, Any] | None = None, rows: int = 40) ->
 def test_it_is_the_composition_that_its_docstring_names() -> None:
     assert COMPOSED in (Potluck.__doc__ or "")
     values = {"inner." * 7 + name: value for name, value in FLEA_INSIDE.items()}
-    values |= {"inner." * 4 + "noise": 1.0, "inner." * 3 + "bits": 4, "inner." * 2 + "bits": 4}
+    values |= {
+        "inner." * 4 + "noise": 1.0,
+        "inner." * 4 + "fresh": 0.5,
+        "inner." * 3 + "bits": 4,
+        "inner." * 2 + "bits": 4,
+    }
     ours, parts = job_with("potluck"), job_with(COMPOSED, values)
     a, b = run(ours, rounds=3), run(parts, rounds=3)
     assert same(a.server, b.server)

@@ -20,9 +20,10 @@ class Blurred(Protection):
 
     z' = z + noise · s(z) · n, n ~ N(0, I), where s(z)² is the mean squared difference of the row's numbers from their
     mean. One setting fits any network and any cut, where `noised` must be told how long rows are. n is drawn once for
-    the client's rows behind what is sent, one or a group, and stays, so that nobody who keeps the packets of many
-    rounds can average it away; with `fresh` it is new each time, and can be. What stays has a weakness of its own: of
-    a row that is sent again by a network that has changed, the difference of both packets has hardly any noise.
+    the client's rows behind what is sent, one or a group, and stays; a part of its variance, `fresh`, is drawn anew
+    each time. Who keeps packets of many rounds averages away what is fresh, and never what stays; but of a row that is
+    sent again by a network that has changed, the difference of two packets has nothing left of what stays. So neither
+    protects alone from who has several rounds, and a half of each does better than both (docs/defences.md).
 
     No bound follows: how wide the noise is depends on the row itself. Labels are sent as they are. In a simulation the
     noise comes from the seed. At a real site it comes from the operating system, and noise that stays from a secret
@@ -36,7 +37,9 @@ Based on Random Noise and Transformation, ASA 1986"
     keeps_bounds = True
 
     noise: float = setting(0.5, "deviation of the noise on each number, as a part of the row's own; 0 = none", ge=0)
-    fresh: bool = setting(False, "draw noise anew each time a row is sent")
+    fresh: float = setting(
+        0.0, "part of the noise's variance that is drawn anew each time; 0 = all stays, 1 = none", ge=0, le=1
+    )
 
     @property
     def acts(self) -> bool:
@@ -59,10 +62,17 @@ class Blur(Around[Blurred]):
 
     def _noisy(self, upload: Tree, ctx: Context, origins: Tensor) -> Tree:
         rows = {name: upload[name] for name in self.phase.row_uploads}
-        purpose = f"blur of rows {len(self.wrapper.layers)}"
-        drawn = fresh_noise(rows, ctx, purpose) if self.wrapper.fresh else staying_noise(rows, ctx, purpose, origins)
+        drawn = self._drawn(rows, ctx, origins)
         noisy = {name: value + self.wrapper.noise * deviation(value) * drawn[name] for name, value in rows.items()}
         return {**upload, **noisy}
+
+    def _drawn(self, rows: Tree, ctx: Context, origins: Tensor) -> Tree:
+        purpose, fresh = f"blur of rows {len(self.wrapper.layers)}", self.wrapper.fresh
+        stays = staying_noise(rows, ctx, purpose, origins) if fresh < 1 else {}
+        new = fresh_noise(rows, ctx, purpose) if fresh else {}
+        if not (stays and new):
+            return stays or new
+        return {name: (1 - fresh) ** 0.5 * stays[name] + fresh**0.5 * new[name] for name in rows}
 
 
 def deviation(rows: Tensor) -> Tensor:

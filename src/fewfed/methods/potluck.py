@@ -55,8 +55,9 @@ class Potluck(Method):
     - `grouped`: what leaves a client is the mean of the features of `k` rows of one class, always the same rows. Costs:
       classes with fewer than k rows at a client are not shared from there. It replaces FLea's decorrelation, which is
       off. It hides by averaging alone and is no guarantee (docs/defences.md).
-    - `blurred`: noise on each average, as wide as its own numbers spread, always the same. Costs a little accuracy,
-      gives no bound.
+    - `blurred`: noise on each average, as wide as its own numbers spread. Half of its variance stays, so that it cannot
+      be averaged away over rounds; half is new each time, so that differences of rounds do not cancel it. Costs a
+      little accuracy, gives no bound.
     - `quantised`, `rationed`: 4 bits a number, up and down; a client is served as many averages as came in the last
       round, classes in turn, out of those of the last `history` rounds. Costs rounding, and bytes that the model's
       own do not shrink with.
@@ -81,6 +82,7 @@ class Potluck(Method):
     share: float = setting(0.1, "averages that a client sends, as a part of its rows", ge=0, le=1)
     k: int = setting(5, "rows of one class in each average; 1 = rows as they are", ge=1)
     blur: float = setting(1.0, "deviation of the noise on an average, as a part of its own; 0 = none", ge=0)
+    fresh: float = setting(0.5, "part of that noise's variance that is new each time; the rest stays", ge=0, le=1)
     bits: Literal[0, 2, 4, 8] = setting(4, "bits a number of an average, up and down; 0 = numbers as they are")
     part: float = setting(1.0, "averages that a client receives, as a part of those that came last; inf = all", gt=0)
     history: int = setting(10, "rounds that averages stay at the server", ge=1)
@@ -104,7 +106,7 @@ class Potluck(Method):
             history=self.history,
         )
         if self.share:
-            made = Blurred(Grouped(Slimmed(made, slim=self.slim), k=self.k), noise=self.blur)
+            made = Blurred(Grouped(Slimmed(made, slim=self.slim), k=self.k), noise=self.blur, fresh=self.fresh)
             made = Rationed(Quantised(made, bits=self.bits), part=self.part, bits=self.bits)
             made = Recalibrated(made, epochs=self.retrain, history=self.history)
         return Averaged(made, decay=self.decay)
