@@ -37,8 +37,11 @@ def write(
     Example: fewfed report runs/demo --baseline fedavg
     """
     made = write_report(folders or [DEFAULT_OUT], page, tables, baseline)
+    several = len(made.contents.tasks) > 1
     for task in made.contents.tasks:
-        for line in task.sentences:
+        for number, line in enumerate(task.sentences):
+            if several and not number:
+                say(f"{task.title}:")
             say(line)
     for line in made.contents.problems:
         warn(line)

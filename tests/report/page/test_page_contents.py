@@ -353,6 +353,20 @@ def test_the_command_writes_the_page_and_says_where(
     assert again["contents"]["tasks"][0]["sentences"]
 
 
+def test_of_several_tasks_the_command_says_which_a_sentence_is_of(
+    two: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same methods on two splits: without a title nobody could tell the two sentences apart."""
+    for seed in range(2):
+        write_run(two / f"c{seed}", "fedavg", seed, [0.4, 0.5 + 0.01 * seed], values={"split": "iid"})
+        write_run(two / f"d{seed}", "flea", seed, [0.3, 0.4 + 0.01 * seed], values={"split": "iid"})
+    lines = called(capsys, monkeypatch, "report", str(two))[1].splitlines()
+    titles = [number for number, line in enumerate(lines) if line.endswith(":")]
+    assert len(titles) == 2
+    assert sum("iid" in lines[number] for number in titles) == 1
+    assert all("fedavg" in lines[number + 1] for number in titles)
+
+
 @pytest.mark.parametrize("case", ["nothing", "empty", "folder as page", "no such baseline"])
 def test_what_cannot_be_reported_is_one_sentence(case: str, two: Path, tmp_path: Path) -> None:
     (two / "void").mkdir()
