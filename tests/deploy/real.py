@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from federation import CONFIG, NAMES, write_digits
+from federation import CONFIG, NAMES, ROWS, write_digits
 
 PATIENCE = 120.0
 
@@ -40,11 +40,12 @@ class Real:
 
     folder: Path
     names: tuple[str, ...] = NAMES
+    rows: tuple[int, ...] = ROWS
     port: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        write_digits(self.folder)
+        write_digits(self.folder, self.names, self.rows)
         self.fewfed("certs", "keys", "--server", "127.0.0.1", "--sites", ",".join(self.names))
 
     def fewfed(self, *arguments: str) -> subprocess.CompletedProcess[str]:

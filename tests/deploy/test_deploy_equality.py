@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
-from federation import NAMES, Federation, difference, write_digits
+from federation import NAMES, ROWS, Federation, difference, write_digits
 
-from fewfed import Experiment, Training, run
+from fewfed import Experiment, Training, run, tree
 from fewfed.data.readers.options import DataOptions
 from fewfed.engine import storage
 from fewfed.errors import ConfigError
@@ -17,8 +19,26 @@ from fewfed.runs.folder import CHECKPOINT, MODEL, RunFolder
 METHODS = ("fedavg", "flea", "scaffold", "sem(fedavg)", "flair", "ccvr(fedavg)")
 
 
-def simulated(method: str, folder: Path, rounds: int = 5, cohort: int = 5, **more: Any) -> Path:
-    write_digits(folder)
+AVERAGING: dict[str, dict[str, Any]] = {
+    "grouped(flea)": {"k": 5, "inner.share": 0.5},
+    "potluck": {"k": 5, "share": 0.5, "blur": 0.0},
+}
+"""Methods whose clients send averages of rows of a class, with settings under which sites of few rows have some.
+Without noise, which is never a simulation's."""
+MORE = ("amber", "birch", "cedar"), (60, 50, 40)
+"""Sites with rows enough, and how many."""
+
+
+def simulated(
+    method: str,
+    folder: Path,
+    rounds: int = 5,
+    cohort: int = 5,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    sites: tuple[tuple[str, ...], tuple[int, ...]] = (NAMES, ROWS),
+    **more: Any,
+) -> Path:
+    write_digits(folder, *sites)
     experiment = Experiment(
         data=str(folder / "all.npz"),
         network="mlp",
@@ -30,7 +50,8 @@ def simulated(method: str, folder: Path, rounds: int = 5, cohort: int = 5, **mor
         **more,
     )
     options = DataOptions(test_column="held")
-    result = run(method, experiment, Training(epochs=2, batch=8, lr=0.05), options=options, out=folder / "simulated")
+    training, out = Training(epochs=2, batch=8, lr=0.05), folder / "simulated"
+    result = run(method, experiment, training, values=settings, options=options, out=out)
     return Path(result.folder)
 
 
@@ -51,6 +72,36 @@ def test_sites_and_a_simulation_agree(method: str, tmp_path: Path) -> None:
         assert mine["per_group"] == pytest.approx(other["per_group"])
         assert mine["bytes"] == other["bytes"]
         assert mine["phases"].keys() == other["phases"].keys()
+
+
+@pytest.mark.parametrize("method", AVERAGING)
+def test_sites_that_send_averages_and_a_simulation_agree(method: str, tmp_path: Path) -> None:
+    """No blank client sends any: sites must still know what will come of them."""
+    reference = simulated(method, tmp_path, rounds=3, cohort=3, settings=AVERAGING[method], sites=MORE)
+    more = written(AVERAGING[method])
+    found = Path(Federation(tmp_path, method, rounds=3, quorum=3, names=MORE[0], more=more).run().folder)
+    assert_agree(found, reference)
+    assert rows_handed_on(found)
+
+
+def written(settings: Mapping[str, Any]) -> str:
+    """Settings of a method as lines of a file."""
+    return "\n".join(f'"{name}" = {value}' for name, value in settings.items())
+
+
+def rows_handed_on(found: Path) -> int:
+    """How many rows the server has for clients at the end."""
+    leaves = tree.leaves(storage.load(found / CHECKPOINT)[0])
+    return max(len(leaf) for path, leaf in leaves if path.endswith("labels"))
+
+
+def assert_agree(found: Path, reference: Path) -> None:
+    """The same models to rounding, and nobody failed."""
+    for name in (MODEL, CHECKPOINT):
+        assert difference(storage.load(found / name)[0], storage.load(reference / name)[0]) < 1e-5
+    for mine, other in zip(RunFolder(found).metrics(), RunFolder(reference).metrics(), strict=True):
+        assert mine["failed"] == other["failed"] == []
+        assert mine["per_group"] == pytest.approx(other["per_group"])
 
 
 @pytest.mark.parametrize("method", ["scaffold", "flair"])

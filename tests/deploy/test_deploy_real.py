@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from federation import NAMES, difference
 from real import Real
-from test_deploy_equality import METHODS, simulated
+from test_deploy_equality import AVERAGING, METHODS, MORE, assert_agree, rows_handed_on, simulated, written
 
+from fewfed.deploy.site.secret import FILE
 from fewfed.engine import storage
 from fewfed.runs.folder import CHECKPOINT, MODEL, RunFolder
 
@@ -64,6 +65,43 @@ def test_processes_and_a_simulation_agree(method: str, real: Real, tmp_path: Pat
     for mine, other in zip(RunFolder(found).metrics(), RunFolder(reference).metrics(), strict=True):
         assert mine["failed"] == other["failed"] == []
         assert mine["per_group"] == pytest.approx(other["per_group"])
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+    """Sites with several rows of a class."""
+    made = Real(tmp_path_factory.mktemp("three"), *MORE)
+    made.start_sites()
+    yield made
+    made.close()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", AVERAGING)
+def test_processes_that_send_averages_and_a_simulation_agree(method: str, three: Real, tmp_path: Path) -> None:
+    reference = simulated(method, tmp_path, rounds=3, cohort=3, settings=AVERAGING[method], sites=MORE)
+    out = f"averages-{list(AVERAGING).index(method)}"
+    three.serve(out, method, 3, more=written(AVERAGING[method]), quorum=3)
+    found = three.finished(out)
+    assert_agree(found, reference)
+    assert rows_handed_on(found)
+
+
+@pytest.mark.thorough
+def test_noise_that_stays_is_the_same_after_a_site_was_killed(three: Real) -> None:
+    """Each site's own secret makes it, in this run and in the next; nothing else of these runs is left to chance."""
+    for out in ("noise", "noise-killed"):
+        three.serve(out, "blurred(flea)", 3, more=written({"noise": 2.0, "fresh": 0.0}), quorum=3)
+        if out == "noise-killed":
+            three.wait_round(out, 1)
+            three.kill("birch")
+            three.start_site("birch")
+        three.finished(out)
+    assert_same_run(three.folder / "noise-killed", three.folder / "noise")
+    secrets = [(three.folder / "state" / name / FILE).read_bytes() for name in three.names]
+    assert len(set(secrets)) == 3
+    logs = "".join(three.log(who) for who in (*three.names, "noise", "noise-killed"))
+    assert not any(secret[:32].hex() in logs or str(secret[:32]) in logs for secret in secrets)
 
 
 def test_a_site_is_killed_and_comes_back(real: Real, undisturbed: Path) -> None:

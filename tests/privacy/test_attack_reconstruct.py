@@ -188,6 +188,19 @@ def test_the_rows_of_a_case_are_the_clients_own() -> None:
     assert sum(len(one) for one in used.of_sites(exchanged).values()) == len(rows) == 30
 
 
+@pytest.mark.parametrize("group", [1, 6])
+def test_no_two_clients_that_an_attacker_plays_draw_the_same_noise(group: int) -> None:
+    """Else a penalty is chosen as if noise were known, which that of real clients is not: too small a one. Groups of
+    six are of one class each, for which clients of each class are played apart."""
+    used = case_of(Sends(group=group, signal=0.0, noise=1.0), clients=digit_sites(SITES, 20), effort=0.2)
+    (exchanged,) = used.with_rows()
+    known = known_of(used, exchanged, used.shared_rows(exchanged))
+    every = torch.cat([known.learn.sent, known.held.sent, known.victims])
+    alike = torch.corrcoef(every).fill_diagonal_(0).abs()
+    assert len(known.held) >= 10
+    assert float(alike.max()) < 0.8, "128 numbers each: rows of one noise are correlated with 1"
+
+
 def test_pairs_of_groups_are_found_where_ordinary_clients_would_send_none() -> None:
     used = case_of(Sends(group=6), clients=digit_sites(SITES, 20), effort=0.2)
     (exchanged,) = used.with_rows()

@@ -18,7 +18,9 @@ from fewfed.data.federation import GeneratedFederation
 from fewfed.engine import storage
 from fewfed.engine.job import Job
 from fewfed.method import Context, Report
+from fewfed.methods.blurred import Blurred
 from fewfed.methods.flea import FLea, Share
+from fewfed.methods.noised import Noised
 from fewfed.methods.registry import choose
 from fewfed.phase import Clock, Phase
 from fewfed.privacy import leak
@@ -309,6 +311,22 @@ def test_rows_that_an_attacker_has_twice_do_not_cost_it_the_regression() -> None
     guess = Ridge(wide[fit], x[fit], 60)(wide[new])
     r2 = 1 - float((guess - x[new]).square().sum()) / float((x[new] - x[fit].mean(0)).square().sum())
     assert r2 > 0.8
+
+
+@pytest.mark.parametrize("method", [Blurred(noise=1.0), Noised(clip=20.0, sigma=0.02)])
+def test_who_inverts_weights_adds_no_noise_of_its_own_to_that_of_the_clients(
+    method: Blurred | Noised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is told of the noise must not do worse for it than somebody who takes what was sent for features."""
+    job = job_of(dataclasses.replace(method, inner=FLea(share=0.3, decorrelate=0.0)), digits_federation(8, 30))
+
+    def r2() -> float:
+        found: float = measured(job, rounds=1, cohort=8)[0]["attackers"]["inverting"]["r2"]
+        return found
+
+    without = r2()
+    monkeypatch.setattr(leak, "without_noise", lambda job: job)
+    assert without > r2() + 0.05
 
 
 def test_codes_are_measured_as_the_numbers_they_stand_for(tmp_path: Path) -> None:

@@ -328,6 +328,17 @@ def test_two_sites_are_enough() -> None:
             assert all(not each.receives_unknown for each in exchanges_of(job, 4))
 
 
+@pytest.mark.parametrize(
+    ("spec", "entries"),
+    [("grouped(flea)", {"shared/features", "shared/labels"}), ("potluck", {"personal/ration"})],
+)
+def test_what_is_made_of_several_rows_of_a_class_is_announced_where_it_arrives(spec: str, entries: set[str]) -> None:
+    """Ten classes in turn would be four of each among forty blank rows, of which no average of five can be made."""
+    (train,) = (each for each in exchanges_of(job_for(spec), 4) if each.name == "train")
+    paths = {"/".join(form.path.split("/")[:2]) for form in train.receives}
+    assert paths == {"shared/model", *entries}
+
+
 def test_rounds_as_stretches() -> None:
     assert spans([1, 2, 3, 7, 9, 10]) == ((1, 3), (7, 7), (9, 10))
     assert count(((1, 3), (7, 7), (9, 10))) == 6

@@ -1,12 +1,15 @@
 """What a client will receive: the other direction of the boundary. Nobody writes it down either.
 
 Rounds are played through by blank clients, twice, with other numbers of clients and rows: a length that differs between
-the two counts rows, and everything else is as it will be. A site does so before it takes part, and then accepts from
-the server only what looks like it.
+the two counts rows, and everything else is as it will be. Where clients send rows, rounds are played once more, by
+clients that send some in any case. Blank rows alone may not be enough for that: an average of five rows of one class
+needs five of one class. A site does so before it takes part, and then accepts from the server only what looks like it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +25,7 @@ from fewfed.engine.job import Job, is_inside, members_of
 from fewfed.engine.outcomes import Finished
 from fewfed.engine.packet import SERVER, BadPacket, Packet, packet_of
 from fewfed.engine.turn import Member
-from fewfed.errors import RunError, told
+from fewfed.errors import FewfedError, RunError, told
 from fewfed.phase import Clock, Phase
 from fewfed.tree import Tree
 
@@ -94,19 +97,35 @@ def rehearse(job: Job, rounds: int) -> Broadcasts:
     """What the clients of a run of so many rounds may receive, from method, network and task alone."""
     forms: dict[str, list[Form]] = {}
     shares = [0.0]
-    # Nobody plays who is not there: a method may hold something for each of its clients.
-    (few, some), (more, many) = ((min(clients, len(job.federation)), rows) for clients, rows in _PLAYS)
-    for (phase, first), (_, second) in zip(_play(job, rounds, few, some), _play(job, rounds, more, many), strict=True):
-        known, form = forms.setdefault(phase.name, []), _form(first, second)
+    for phase, form in _forms(job, rounds, sending=False):
         shares += [upload.rows for upload in phase.uploads.values()]
-        if form not in known:
-            known.append(form)
+        _add(forms, phase, form)
+    if max(shares):
+        # A method whose server cannot do with rows that no client has made is known from the first plays alone.
+        with contextlib.suppress(FewfedError):
+            for phase, form in _forms(job, rounds, sending=True):
+                _add(forms, phase, form)
     each = job.federation.most_rows
     most = math.inf if each is None else max(1, math.ceil(max(shares) * each)) * len(job.federation)
     return Broadcasts({name: tuple(found) for name, found in forms.items()}, most)
 
 
-def _play(job: Job, rounds: int, clients: int, rows: int) -> Iterator[tuple[Phase, Tree]]:
+def _add(forms: dict[str, list[Form]], phase: Phase, form: Form) -> None:
+    known = forms.setdefault(phase.name, [])
+    if form not in known:
+        known.append(form)
+
+
+def _forms(job: Job, rounds: int, *, sending: bool) -> Iterator[tuple[Phase, Form]]:
+    """What the first client receives in every phase, from both plays together."""
+    # Nobody plays who is not there: a method may hold something for each of its clients.
+    (few, some), (more, many) = ((min(clients, len(job.federation)), rows) for clients, rows in _PLAYS)
+    plays = _play(job, rounds, few, some, sending), _play(job, rounds, more, many, sending)
+    for (phase, first), (_, second) in zip(*plays, strict=True):
+        yield phase, _form(first, second)
+
+
+def _play(job: Job, rounds: int, clients: int, rows: int, sending: bool) -> Iterator[tuple[Phase, Tree]]:
     """What the first of some blank clients receives in every phase of every round that is unlike those before."""
     method = job.method
     server, first = asking.server_init(job), asking.client_init(job)
@@ -123,8 +142,23 @@ def _play(job: Job, rounds: int, clients: int, rows: int) -> Iterator[tuple[Phas
                 found = _blank(job, phase, clock, shared, Member(client, personal, states.get(client, first)), rows)
                 if phase.keeps_state:
                     states[client] = found.state
-                combiner.add(found.packet)
+                combiner.add(_with_rows(found.packet, phase, rows) if sending else found.packet)
             server = asking.absorb(method, phase, server, combiner.finish())
+
+
+def _with_rows(packet: Packet, phase: Phase, rows: int) -> Packet:
+    """The same packet with at least so many rows in every upload that counts them; those it lacks are zeros.
+
+    An upload without rows says what each of them would look like, so it does not matter how many rows of data, of
+    which class, the method wants for one: a group may be of fifty, or of a thousand.
+    """
+    sent = {name: packet.arrays[name] for name, upload in phase.uploads.items() if upload.rows}
+    return dataclasses.replace(packet, arrays={**packet.arrays, **tree.map(lambda leaf: _padded(leaf, rows), sent)})
+
+
+def _padded(leaf: Tensor, rows: int) -> Tensor:
+    missing = rows - len(leaf) if leaf.dim() else 0
+    return torch.cat([leaf, leaf.new_zeros(missing, *leaf.shape[1:])]) if missing > 0 else leaf
 
 
 def _blank(job: Job, phase: Phase, clock: Clock, shared: Tree, member: Member, rows: int) -> Finished:
@@ -158,13 +192,12 @@ def telling_rounds(job: Job, rounds: int) -> list[Clock]:
 
 def _form(first: Tree, second: Tree) -> Form:
     others = dict(tree.leaves(second))
-    return {
-        path: Arriving(
-            leaf.dtype,
-            tuple(
-                length if length == other else None
-                for length, other in zip(leaf.shape, others[path].shape, strict=True)
-            ),
-        )
-        for path, leaf in tree.leaves(first)
-    }
+    return {path: _arriving(leaf, others.get(path, leaf)) for path, leaf in tree.leaves(first)}
+
+
+def _arriving(leaf: Tensor, other: Tensor) -> Arriving:
+    # Two plays may also differ in more than lengths: six blank rows of a class are an average of five, four are none.
+    if leaf.dim() != other.dim():
+        return Arriving(leaf.dtype, tuple(leaf.shape))
+    both = zip(leaf.shape, other.shape, strict=True)
+    return Arriving(leaf.dtype, tuple(one if one == another else None for one, another in both))

@@ -27,7 +27,7 @@ class Blurred(Protection):
 
     No bound follows: how wide the noise is depends on the row itself. Labels are sent as they are. In a simulation the
     noise comes from the seed. At a real site it comes from the operating system, and noise that stays from a secret
-    that comes from there: until the site is started again.
+    that comes from there and is kept at the site, in its state folder.
     """
 
     name = "blurred"
@@ -38,7 +38,7 @@ Based on Random Noise and Transformation, ASA 1986"
 
     noise: float = setting(0.5, "deviation of the noise on each number, as a part of the row's own; 0 = none", ge=0)
     fresh: float = setting(
-        0.0, "part of the noise's variance that is drawn anew each time; 0 = all stays, 1 = none", ge=0, le=1
+        0.5, "part of the noise's variance that is drawn anew each time; 0 = all stays, 1 = none", ge=0, le=1
     )
 
     @property

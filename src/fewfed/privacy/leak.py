@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from fewfed.errors import told
 from fewfed.method import Combined
 from fewfed.phase import Clock, Combine, Phase
 from fewfed.privacy.inverting import inverted
+from fewfed.privacy.noiseless import without_noise
 from fewfed.privacy.ridge import Ridge
 from fewfed.privacy.shared_rows import origins_of, row_upload
 from fewfed.privacy.stand_in import Exchanged, StandIn, dealt, stand_ins
@@ -249,9 +250,11 @@ def _sent_of(exchanged: Exchanged, rows: Examples, device: torch.device) -> list
 
 
 def _inverted(exchanged: Exchanged, held: Examples, sent: Tensor, start: Tensor) -> Tensor:
-    """Inputs that the weights give what was sent for. Where a row sent has several behind it: all of them alike."""
+    """Inputs that the weights give what was sent for, as far as that was not noise. Where a row sent has several behind
+    it: all of them alike."""
     found: list[Tensor] = []
     done = 0
+    exchanged = replace(exchanged, job=without_noise(exchanged.job))
     for one in stand_ins(exchanged, held, len(sent)):
         function, count = _of_groups(one)
         part = [(done + number) % len(sent) for number in range(count)]

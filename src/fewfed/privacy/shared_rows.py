@@ -23,7 +23,8 @@ from fewfed.method import Context, Report
 from fewfed.phase import Clock, Phase
 from fewfed.tree import Tree
 
-_MOST_TURNS = 10_000
+MOST_TURNS = 10_000
+"""Clients that are imitated in one go, at most."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class SharedRows:
     origins: Tensor
     """(rows sent, rows behind each), with -1 where fewer are: numbers of rows in `rows`."""
     rows: Examples
+    places: Tensor | None = None
+    """(rows sent, 2): the client that sent each, and how many it sent before; None where names are not looked at."""
 
     def __len__(self) -> int:
         return len(self.sent)
@@ -55,7 +58,8 @@ class SharedRows:
     def part(self, which: Tensor) -> SharedRows:
         """Some of them, by number."""
         labels = None if self.labels is None else self.labels[which]
-        return SharedRows(self.sent[which], labels, self.origins[which], self.rows)
+        places = None if self.places is None else self.places[which]
+        return SharedRows(self.sent[which], labels, self.origins[which], self.rows, places)
 
 
 def row_upload(phase: Phase) -> str:
@@ -123,22 +127,23 @@ def _report(ctx: Context) -> Report:
 
 def imitated(
     job: Job, phase: Phase, clock: Clock, shared: Tree, rows: Examples, count: int, *, personal: Tree | None = None,
-    seed: int = 0,
+    seed: int = 0, first: int = 0,
 ) -> SharedRows:  # fmt: skip
     """At least `count` rows as clients of the usual size would send them that hold an attacker's own `rows`, drawn in
-    turn; fewer, or none, where such clients send hardly any. Their numbers are nobody's in the federation."""
+    turn; fewer, or none, where such clients send hardly any. Their numbers are nobody's in the federation, and begin
+    `first` later: clients of equal numbers draw equal noise, from which nothing true is to be learnt."""
     size = min(len(rows), _usual_size(job))
     random = torch.Generator().manual_seed(seed)
     found: list[SharedRows] = []
     sent, order = 0, torch.empty(0, dtype=torch.long)
     state = job.method.client_init(job.setup)
-    for number in range(_MOST_TURNS):
+    for number in range(MOST_TURNS):
         if sent >= count or (number >= 100 and not sent):
             break
         if len(order) < size:
             order = torch.cat([order, torch.randperm(len(rows), generator=random)])
         held, order = order[:size], order[size:]
-        member = Member(len(job.federation) + number, personal or {}, state)
+        member = Member(len(job.federation) + first + number, personal or {}, state)
         one = sent_by(job, phase, clock, shared, member, rows.rows(held.to(rows.y.device)))
         origins = torch.where(one.present, held[one.origins.clamp(min=0).cpu()].to(one.origins.device), -1)
         found.append(SharedRows(one.sent, one.labels, origins, rows))

@@ -28,6 +28,7 @@ from fewfed.deploy.security.names import COORDINATOR
 from fewfed.deploy.site.home import Home, Kept, Stale
 from fewfed.deploy.site.masked import MaskedSums
 from fewfed.deploy.site.model_folder import MODEL, keep_model
+from fewfed.deploy.site.secret import kept_secret
 from fewfed.deploy.site.work import Work, accepted, leaving, rehearsed
 from fewfed.engine import asking, scoring
 from fewfed.engine.job import Job
@@ -88,6 +89,7 @@ class Site:
         self._runs: dict[str, _Run] = {}
         self._folder = OwnFolder(settings.folder)
         self._folder.make()
+        self._secret = kept_secret(self._folder)
         self._rows = content_of(settings.dataset)
 
     def answer(self, parcel: Parcel) -> Parcel | None:
@@ -152,7 +154,7 @@ class Site:
         if run is None:
             dataset = self._settings.dataset
             try:
-                work = accepted(self._settings.name, offer, dataset, self._settings.policy)
+                work = self._accepted(offer)
             except DataError as error:  # The coordinator knows what others have, and can say where it differs.
                 self._log.warning("does not join run %s: %s", about.run, error)
                 return Reply(str(error), inputs=None if dataset.inputs is None else dataset.inputs.as_json()).body()
@@ -171,6 +173,10 @@ class Site:
             run.home.write_facts("rows", {"digest": self._rows})
             run.changed = False
         return run.work.terms().body()
+
+    def _accepted(self, offer: Offer) -> Work:
+        own = self._settings
+        return accepted(own.name, offer, own.dataset, own.policy, self._secret)
 
     def _run(self, work: Work, home: Home) -> _Run:
         own = self._settings
@@ -204,8 +210,7 @@ class Site:
             return None
         home = Home(self._folder.below(name))
         offer = Offer.read(messages.pack(home.facts("offer")))
-        work = accepted(self._settings.name, offer, self._settings.dataset, self._settings.policy)
-        run = self._run(work, home)
+        run = self._run(self._accepted(offer), home)
         if (scaling := home.facts("scaling")) is not None:
             self._prepare(run, InputScaling.from_json(scaling))
         self._runs[name] = run

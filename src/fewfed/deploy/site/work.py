@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -39,6 +39,8 @@ class Work:
     dataset: Dataset
     """Its own rows with the federation's classes, not scaled yet."""
     policies: Policies | None
+    secret: bytes = field(repr=False)
+    """What its staying noise is made with."""
 
     @property
     def number(self) -> int:
@@ -75,7 +77,14 @@ class Work:
                 held_back = dataclasses.replace(held_back, x=common.apply(held_back.x))
         variation = self.resolved.options.variation
         rows = OwnRows(dataset, self.offer.sites, self.number, validation=held_back, variation=variation)
-        plan = Plan(experiment.seed, training.batch, training.batch_rule, training.sampling, protection="system")
+        plan = Plan(
+            experiment.seed,
+            training.batch,
+            training.batch_rule,
+            training.sampling,
+            protection="system",
+            secret=self.secret,
+        )
         net, task = network_of(experiment, self.offer), task_of(self.offer)
         job = Job(self.resolved.chosen.method, net, task, rows, training, plan)
         asking.check_fit(job)
@@ -114,7 +123,7 @@ class Work:
         return (gate_of(own, job, self.dataset.split_names, shapes, numbers),)
 
 
-def accepted(name: str, offer: Offer, dataset: Dataset, policy: Path | None) -> Work:
+def accepted(name: str, offer: Offer, dataset: Dataset, policy: Path | None, secret: bytes) -> Work:
     """What a site makes of an offer, or an error that says why it does not take part.
 
     Code comes from nobody: methods and networks are those of the installed package, by name.
@@ -135,7 +144,8 @@ def accepted(name: str, offer: Offer, dataset: Dataset, policy: Path | None) -> 
         raise DataError(f"its data are for {dataset.task}: expected {offer.task}")
     if method.needs_classes and offer.task != "classification":
         raise ConfigError(f"method '{method.label}' needs class labels: expected a classification task")
-    return Work(name, offer, resolved, with_classes(dataset, offer.classes), None if policy is None else read(policy))
+    dataset = with_classes(dataset, offer.classes)
+    return Work(name, offer, resolved, dataset, None if policy is None else read(policy), secret)
 
 
 def leaving(job: Job, rounds: int) -> str:

@@ -118,7 +118,9 @@ class Case:
     def shared_rows(self, exchanged: Exchanged) -> SharedRows:
         """The rows of all recorded clients in an exchange, with the truth about them. The rows behind them are those of
         these clients and then, up to ten thousand in all, of others: who looks for a source looks among all these."""
-        sites = [found for found in self.of_sites(exchanged).values() if len(found.rows)]
+        by_client = {client: found for client, found in self.of_sites(exchanged).items() if len(found.rows)}
+        sites = list(by_client.values())
+        places = [(client, number) for client, found in by_client.items() for number in range(len(found))]
         origins, first = [], 0
         widest = max((found.origins.shape[1] for found in sites), default=1)
         for found in sites:
@@ -131,6 +133,7 @@ class Case:
             torch.cat(labels) if labels else None,
             torch.cat(origins),
             self._candidates([found.rows for found in sites], set(exchanged.packets)),
+            torch.tensor(places, dtype=torch.long).reshape(-1, 2),
         )
 
     def _candidates(self, known: list[Examples], senders: set[int]) -> Examples:

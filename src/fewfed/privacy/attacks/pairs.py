@@ -15,7 +15,7 @@ from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.phase import Phase
 from fewfed.privacy.attacks.case import Case, Exchanged, some
-from fewfed.privacy.shared_rows import SharedRows, imitated
+from fewfed.privacy.shared_rows import MOST_TURNS, SharedRows, imitated
 
 _HELD = 0.2
 """The part of the attacker's rows by which it chooses settings."""
@@ -69,11 +69,17 @@ class Known:
     """From other rows than `learn`, to choose settings by."""
     rows: Examples
     """Those of its rows that `learn` is from."""
+    kept: Examples
+    """The others, that `held` is from."""
     sent_shape: tuple[int, ...]
     victims: Tensor
     """What clients sent, flat."""
     labels: Tensor | None
     """As they were sent with it."""
+    places: Tensor | None = None
+    """Who sent each, and as its how manieth: for attackers who see names."""
+    own: int = 0
+    """The last so many of the victims are the first of `held`: an attacker sees by them how far off it is."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -100,17 +106,26 @@ def known_of(case: Case, exchanged: Exchanged, victims: SharedRows) -> Known:
     own, order = case.held, torch.randperm(len(case.held), generator=torch.Generator().manual_seed(case.seed))
     cut = max(1, int(_HELD * len(own)))
     kept, rest = own.rows(order[:cut]), own.rows(order[cut:])
-    count = pairs_wanted(case)
     return Known(
         case,
         exchanged,
         case.phase(exchanged.round, exchanged.phase),
-        Pairs.of(imitations(case, exchanged, rest, count), case.device),
-        Pairs.of(imitations(case, exchanged, kept, max(20, count // 4), seed=1), case.device),
+        *learn_and_held(case, exchanged, rest, kept),
         rest,
+        kept,
         tuple(victims.sent.shape[1:]),
         flat(victims.sent, case.device),
         None if victims.labels is None else victims.labels.to(case.device),
+        victims.places,
+    )
+
+
+def learn_and_held(case: Case, exchanged: Exchanged, rows: Examples, kept: Examples) -> tuple[Pairs, Pairs]:
+    """Pairs to learn from and pairs to choose settings by. In another round the same clients are imitated again."""
+    count = pairs_wanted(case)
+    return (
+        Pairs.of(imitations(case, exchanged, rows, count), case.device),
+        Pairs.of(imitations(case, exchanged, kept, max(20, count // 4), seed=1), case.device),
     )
 
 
@@ -118,24 +133,26 @@ def imitations(case: Case, exchanged: Exchanged, rows: Examples, count: int, *, 
     """About `count` rows as clients with these rows would have sent them in an exchange.
 
     Clients with rows of all classes may send hardly any (averages of five rows of one class, say), where clients with
-    few classes do; then they are imitated with rows of one class each.
+    few classes do; then they are imitated with rows of one class each. No client is imitated twice for one attacker,
+    with another class or another `seed`: the noise of both would be the same, and settings be chosen as if it were.
     """
     phase, clock = case.phase(exchanged.round, exchanged.phase), case.clock(exchanged.round)
     shared = tree.to(exchanged.broadcast, case.device)
     personal = next(iter(exchanged.personal.values()), None)
     personal = None if personal is None else tree.to(personal, case.device)
-    rows = rows.to(case.device)
+    rows, classes, salt = rows.to(case.device), case.job.task.classes, 1000 * case.seed + seed
 
-    def drawn(those: Examples, most: int, salt: int) -> SharedRows:
-        return imitated(case.job, phase, clock, shared, those, most, personal=personal, seed=salt)
+    def drawn(those: Examples, most: int, turn: int) -> SharedRows:
+        first = (seed * (1 + classes) + turn) * MOST_TURNS
+        return imitated(case.job, phase, clock, shared, those, most, personal=personal, seed=salt, first=first)
 
-    found = drawn(rows, count, 1000 * case.seed + seed)
-    if len(found) >= _ENOUGH * count or not case.job.task.classes:
+    found = drawn(rows, count, 0)
+    if len(found) >= _ENOUGH * count or not classes:
         return some(found, count, case.seed)
     parts = []
     for label in torch.unique(rows.y).tolist():
         of_class = (rows.y == label).nonzero().flatten()
-        one = drawn(rows.rows(of_class), count // case.job.task.classes + 1, 1000 * case.seed + seed)
+        one = drawn(rows.rows(of_class), count // classes + 1, 1 + label)
         origins = torch.where(one.present, of_class.to(one.origins.device)[one.origins.clamp(min=0)], -1)
         parts.append(SharedRows(one.sent, one.labels, origins, rows))
     found = max([found, _joined(parts)], key=len)

@@ -18,6 +18,7 @@ from fewfed.privacy.attacks.decoders import is_picture
 from fewfed.privacy.attacks.finding import Finding, Measure
 from fewfed.privacy.attacks.matching import Finds, best_way
 from fewfed.privacy.attacks.optimised import ByOptimisation
+from fewfed.privacy.attacks.over_rounds import ByRounds
 from fewfed.privacy.attacks.pairs import Known, flat, known_of
 from fewfed.privacy.attacks.rebuilders import ByConvolutions, ByMinimalDecoder, ByRidge, Rebuilder
 from fewfed.privacy.attacks.substitute import BySubstitute
@@ -28,6 +29,7 @@ REBUILDERS: tuple[Rebuilder, ...] = (
     ByMinimalDecoder(),
     ByConvolutions(),
     ByOptimisation(),
+    ByRounds(),
     BySubstitute(),
 )
 _MOST_ROWS = 400
@@ -38,7 +40,8 @@ _SHOWN = 16
 
 @dataclass(frozen=True)
 class Reconstruct:
-    """Several attackers on the last recorded round of every phase in which rows are sent."""
+    """Several attackers on the last recorded round of every phase in which rows are sent. One of them looks at what the
+    same sites sent in other recorded rounds too."""
 
     name: str = "reconstruct"
     title: str = "inputs rebuilt from the rows that sites send"
@@ -84,7 +87,7 @@ class Reconstruct:
             return rebuilt if isinstance(rebuilt, str) else _Rebuilt(_inside(rebuilt, known))
         own, sites = known.held.part(_MOST_HELD), len(known.victims)
         labels = None if known.labels is None or own.labels is None else torch.cat([known.labels, own.labels])
-        both = replace(known, victims=torch.cat([known.victims, own.sent]), labels=labels)
+        both = replace(known, victims=torch.cat([known.victims, own.sent]), labels=labels, own=len(own))
         rebuilt = one.rebuild(both, lambda words: tell(f"{one.name}: {words}"))
         if isinstance(rebuilt, str):
             return rebuilt

@@ -221,5 +221,6 @@ class _Bench:
 
     def _brief(self, steps: int) -> Job:
         plan = self._job.plan
-        short = _Brief(plan.seed, plan.batch, plan.rule, plan.sampling, plan.dtype, plan.protection, steps)
+        same = {each.name: getattr(plan, each.name) for each in dataclasses.fields(Plan)}
+        short = _Brief(**same, most=steps)
         return dataclasses.replace(self._job, plan=short)
