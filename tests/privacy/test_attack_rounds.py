@@ -55,7 +55,7 @@ def with_rounds(case: Case, *rounds: int) -> Case:
 
 @pytest.mark.parametrize("method", [AVERAGES, ROWS], ids=["averages", "rows"])
 def test_noise_that_stays_is_gone_from_two_packets(method: Grouped | FLea) -> None:
-    case = case_of(Blurred(method, noise=3.0), clients=digit_sites(10, 40), rounds=3, effort=0.3)
+    case = case_of(Blurred(method, noise=3.0, fresh=0.0), clients=digit_sites(10, 40), rounds=3, effort=0.3)
     one, two = explained(with_rounds(case, 1, 3))
     assert one < 0.75
     assert two > 0.9
@@ -130,14 +130,14 @@ def test_rows_are_put_together_by_sender_and_place() -> None:
 
 
 def test_sites_that_were_there_in_different_rounds_are_each_attacked_with_theirs() -> None:
-    case = case_of(Blurred(AVERAGES, noise=3.0), clients=digit_sites(10, 40), rounds=3, cohort=7, effort=0.2)
+    case = case_of(Blurred(AVERAGES, noise=3.0, fresh=0.0), clients=digit_sites(10, 40), rounds=3, cohort=7, effort=0.2)
     assert len(list(series(case).sets())) > 1
     one, several = explained(case)
     assert several > one + 0.1
 
 
 def test_it_finds_the_same_on_another_device() -> None:
-    case = case_of(Blurred(AVERAGES, noise=1.0), clients=digit_sites(6, 40), rounds=3, cohort=4, effort=0.05)
+    case = case_of(Blurred(AVERAGES, noise=1.0, fresh=0.5), clients=digit_sites(6, 40), rounds=3, cohort=4, effort=0.05)
     _, here = attacked(case)
     with pretended() as away:
         _, there = attacked(replace(case, device=away))
