@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from fewfed.metric import METRICS
 from fewfed.privacy.sharing import Leaves, Share
-from fewfed.report.advice_words import no_better_than_guessing, reasons
+from fewfed.report.advice_words import how, no_better_than_guessing, reasons
 from fewfed.report.recommended import Evidence, choose
 
 ACCURACY, LOSS = METRICS["accuracy"], METRICS["loss"]
@@ -170,3 +172,20 @@ def test_what_is_shared_is_never_called_private() -> None:
 @pytest.mark.parametrize("name", ["a<b>", 'x"y', "zeile\nzwei", "methode-ü"])
 def test_strange_names_are_carried_along(name: str) -> None:
     assert name in words(evidence(name, FEDAVG, [0.9, 0.9]), evidence("local", LOCAL, [0.1, 0.1]))
+
+
+@pytest.mark.parametrize(
+    ("cohort", "said"), [(4, "7 rounds (local 3)."), (2, "7 rounds (local 3); for local all sites")]
+)
+def test_how_many_rounds_were_tried_is_always_said(cohort: int, said: str) -> None:
+    """Advice from a single round is worth little, and nobody could see that it was one."""
+    advice: Any = SimpleNamespace(
+        evidence=[evidence("local", LOCAL, [0.5], rounds=3), evidence("fedavg", FEDAVG, [0.5], rounds=7)],
+        baked=SimpleNamespace(is_searched=False, seconds=1.0, unfinished=()),
+        asked=SimpleNamespace(minutes=1, validation=0.2),
+        considered=SimpleNamespace(look=SimpleNamespace(cohort=cohort, sites=4)),
+        seeds=(0,), metric=ACCURACY, not_tried=(),
+    )  # fmt: skip
+    assert any(line.startswith(said) for line in how(advice))
+    advice.evidence = [evidence("fedavg", FEDAVG, [0.5], rounds=1)]
+    assert "1 round." in how(advice)

@@ -81,13 +81,12 @@ def how(advice: Advice) -> list[str]:
     shorter = [f"{each.label} {each.rounds}" for each in advice.evidence if each.rounds < full]
     alone = [each.label for each in advice.evidence if each.is_alone]
     drawn = advice.considered.look.cohort < advice.considered.look.sites
-    if alone and (shorter or drawn):
-        lines.append(
-            f"{full} rounds"
-            + (f" ({', '.join(shorter)})" if shorter else "")
-            + (f"; for {' and '.join(alone)} all sites train in every round" if drawn else "")
-            + "."
-        )
+    lines.append(
+        f"{full} round{'s' if full > 1 else ''}"
+        + (f" ({', '.join(shorter)})" if shorter else "")
+        + (f"; for {' and '.join(alone)} all sites train in every round" if alone and drawn else "")
+        + "."
+    )
     lines += [f"not tried: {each.label}: {each.why}" for each in advice.not_tried]
     if advice.baked.unfinished:
         lines.append(f"stopped at the end of the time: {', '.join(advice.baked.unfinished)}; the same command goes on")
