@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import json
 import os
 import socket
+import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -229,9 +231,9 @@ def test_only_this_machine_is_listened_to(server: PageServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
 
 
-def test_another_user_of_the_machine_is_not_answered(server: PageServer) -> None:
-    """Really: a process that gives up its rights, where these tests have any."""
-    assert is_of_this_user(1, 2)
+def as_nobody(asks: Callable[[], bytes]) -> bytes:
+    """What a process hears that gives up its rights, where these tests have any; nothing where the line is down before
+    all was said."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     reading, writing = os.pipe()
@@ -240,29 +242,104 @@ def test_another_user_of_the_machine_is_not_answered(server: PageServer) -> None
         found = b"?"
         try:
             os.setuid(65534)
-            found = say(server, b"GET /data.json HTTP/1.1\r\nHost: localhost\r\n\r\n")[:12]
+            found = asks()
         except TimeoutError:
             found = b"no answer in time"
-        except OSError:  # The line is down before all was said, or is not even there any more.
+        except OSError:
             found = b""
         finally:
             os.write(writing, found or b"nothing")
             os._exit(0)
     os.close(writing)
     os.waitpid(pid, 0)
-    assert os.read(reading, 100) == b"nothing"
+    found = os.read(reading, 100)
     os.close(reading)
+    return found
+
+
+ASKED = b"GET /data.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def by_the_older_protocol(server: PageServer) -> bytes:
+    """Without a name to be looked up: what that needs, another user may not be able to load."""
+    return heard(socket.AF_INET, "127.0.0.1", server)
+
+
+def by_the_newer_protocol(server: PageServer) -> bytes:
+    """The same address by a socket of IPv6, whose end of the connection stands in another table."""
+    return heard(socket.AF_INET6, "::ffff:127.0.0.1", server)
+
+
+def heard(family: socket.AddressFamily, address: str, server: PageServer) -> bytes:
+    with socket.socket(family) as line:
+        line.settimeout(20)
+        line.connect((address, port_of(server)))
+        line.sendall(ASKED)
+        return line.recv(12)
+
+
+def behind_what_is_left_of_others(server: PageServer) -> bytes:
+    """Many connections from one port at many addresses are closed, after which the system counts them as root's; then
+    one more from the same port."""
+
+    def connected(address: str) -> socket.socket:
+        line = socket.socket()
+        line.settimeout(20)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        line.bind((address, port))
+        line.connect(("127.0.0.1", port_of(server)))
+        return line
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    for number in range(1, 60):
+        connected(f"127.0.1.{number}").close()
+    time.sleep(0.3)
+    found = b""
+    for number in range(1, 10):
+        with connected(f"127.0.2.{number}") as line, contextlib.suppress(OSError):
+            line.sendall(ASKED)
+            found = found or line.recv(12)
+    return found
+
+
+@pytest.mark.parametrize("way", [by_the_older_protocol, by_the_newer_protocol, behind_what_is_left_of_others])
+def test_another_user_of_the_machine_is_not_answered(server: PageServer, way: Callable[[PageServer], bytes]) -> None:
+    """Really: by a process of that user."""
+    assert as_nobody(lambda: way(server)) == b"nothing"
+
+
+@pytest.mark.parametrize("way", [by_the_older_protocol, behind_what_is_left_of_others])
+def test_this_user_is_answered_whichever_way(server: PageServer, way: Callable[[PageServer], bytes]) -> None:
+    assert way(server) == b"HTTP/1.0 200"
+
+
+HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+ROW = "   1: {}:{:04X} {}:{:04X} 01 00000000:00000000 00:00000000 00000000 {:5d}        0 1 1\n"
+OWN = ("127.0.0.1", 8370)
+
+
+def written(address: str) -> str:
+    """An address as the table of this machine's kind writes it."""
+    return f"{struct.unpack('=I', socket.inet_aton(address))[0]:08X}"
 
 
 def test_whose_a_connection_is_stands_in_the_table_of_the_system(tmp_path: Path) -> None:
-    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-    row = "   1: 0100007F:{:04X} 0100007F:{:04X} 01 00000000:00000000 00:00000000 00000000 {:5d}        0 1 1\n"
-    me = os.getuid()
-    table = tmp_path / "tcp"
-    table.write_text(
-        head + row.format(5000, 8370, me) + row.format(5001, 8370, me + 1) + "odd\n" + row.format(5002, 1, 9)
-    )
-    assert is_of_this_user(5000, 8370, table)
-    assert not is_of_this_user(5001, 8370, table)
-    assert is_of_this_user(5002, 8370, table)
-    assert is_of_this_user(5000, 8370, tmp_path / "missing")
+    me, here, other = os.getuid(), written("127.0.0.1"), written("127.0.0.2")
+    mapped = "0" * 16 + f"{struct.unpack('=I', bytes((0, 0, 255, 255)))[0]:08X}" + here
+    older, newer = tmp_path / "tcp", tmp_path / "tcp6"
+    rows = [(other, 5001, here, 8370, me), (here, 5000, here, 8370, me), (here, 5001, here, 8370, me + 1),
+            (here, 5002, here, 1, 9), (here, 8370, here, 5003, me)]  # fmt: skip
+    older.write_text(HEAD + "odd\n" + "".join(ROW.format(*row) for row in rows))
+    newer.write_text(HEAD + ROW.format(mapped, 5004, mapped, 8370, me) + ROW.format(mapped, 5005, mapped, 8370, me + 1))
+    told = {
+        port: is_of_this_user(("127.0.0.1", port), OWN, (older, newer)) for port in (5000, 5001, 5002, 5003, 5004, 5005)
+    }
+    assert told == {5000: True, 5001: False, 5002: False, 5003: False, 5004: True, 5005: False}
+
+
+def test_where_the_system_does_not_tell_nobody_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tcp").write_text(HEAD + ROW.format("0" * 8, 22, "0" * 8, 0, 0))
+    assert is_of_this_user(("127.0.0.1", 5000), OWN, (tmp_path / "tcp", tmp_path / "missing"))
+    assert is_of_this_user(("127.0.0.1", 5000), OWN, (tmp_path / "missing",))

@@ -69,7 +69,7 @@ class PageServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Run folders are for their owner alone, and so is a page made from them."""
         del request
-        return is_of_this_user(client_address[1], int(self.server_address[1]))
+        return is_of_this_user(client_address, (HOST, int(self.server_address[1])))
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):
