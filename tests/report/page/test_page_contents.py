@@ -268,8 +268,48 @@ def test_figures_are_well_formed(two: Path) -> None:
 def test_tables_escape_what_their_formats_mean_something_by() -> None:
     sheet = Sheet("t", "a_b | 100 %", ("m", "n"), ((Cell("x|y_z\nnew & {50%} #1 \\cmd"), Cell("−1 ± 2")),))
     assert "x\\|y\\_z new & {50%} \\#1 \\\\cmd" in sheet.markdown()
-    assert r"x|y\_z new \& \{50\%\} \#1 \textbackslash{}cmd & $-$1 $\pm$ 2 \\" in sheet.latex()
+    assert r"x\textbar{}y\_z new \& \{50\%\} \#1 \textbackslash{}cmd & $-$1 $\pm$ 2 \\" in sheet.latex()
     assert next(csv.reader(io.StringIO(sheet.csv().split("\n", 1)[1])))[0].startswith("x|y_z\nnew")
+
+
+def test_a_name_at_the_beginning_of_a_row_is_no_option_of_the_line_before() -> None:
+    """LaTeX reads what stands in brackets after the end of a row as a distance, and a star as part of that end."""
+    sheet = Sheet("t", "said", ("m", "n"), ((Cell("[north]"), Cell("1")), (Cell("*all"), Cell("2"))))
+    after = re.findall(r"(?:\\\\|rule)\s*(\S)", sheet.latex())
+    assert after
+    assert not {"[", "*"} & set(after)
+    assert "{[}north]" in sheet.latex()
+
+
+def test_a_column_of_sentences_is_broken_on_paper() -> None:
+    sheet = Sheet("t", "said", ("m", "what", "n"), ((Cell("a"), Cell("word " * 100), Cell("1")),), words=2)
+    assert r"\begin{tabular}{lp{0.75\linewidth}r}" in sheet.latex()
+
+
+def test_a_name_that_looks_like_an_entity_or_a_formula_stays_as_it_is_in_markdown() -> None:
+    (row,) = Sheet("t", "said", ("m",), ((Cell("&lt; &#60; R&D $x$ ~~y~~"),),)).markdown().splitlines()[2:3]
+    assert row == r"| \&lt; &\#60; R&D \$x\$ \~\~y\~\~ |"
+
+
+def test_sites_whose_long_names_differ_in_their_ends_are_different_sites(tmp_path: Path) -> None:
+    names = tuple("x" * 150 + end for end in ("one", "two"))
+    write_run(tmp_path / "a", "fedavg", 0, sites=names, classes=names)
+    scores = json.loads((tmp_path / "a" / SCORES).read_text())
+    (task,) = page_of(tmp_path).tasks
+    assert task.sites is not None
+    assert task.classes is not None
+    assert [row[1].text for row in task.sites.rows] == [str(row["train_rows"]) for row in scores["per_site"]]
+    assert len({row[0].text for row in task.sites.rows}) == len(task.classes.columns) - 1 == 2
+
+
+def test_a_class_or_a_method_may_be_called_as_a_column_is(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "fedavg", 0, [0.5], classes=("method", "b"), sites=("north",), label="site")
+    (task,) = page_of(tmp_path).tasks
+    assert task.sites is not None
+    assert task.classes is not None
+    classes, sites = (next(csv.DictReader(io.StringIO(sheet.csv()))) for sheet in (task.classes, task.sites))
+    assert classes == {"method": "site", "class method": "0.5", "b": "0.5"}
+    assert sites == {"site": "north", "train_rows": "5", "test_rows": "4", "method site": "0.5"}
 
 
 def test_the_command_leads_to_the_same_configuration(tmp_path: Path) -> None:

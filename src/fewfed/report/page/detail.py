@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -252,21 +252,31 @@ def _with_result(made: Detail, content: Mapping[str, Any]) -> Detail:
 
 
 def _with_scores(made: Detail, content: Mapping[str, Any], metric: str) -> Detail:
+    per_class = content.get("per_class", ())[:_MOST_NAMES]
     classes = tuple(
-        Score(printable(row["class"]), known(row.get("recall", row.get("dice"))), _count(row.get("rows")))
-        for row in content.get("per_class", ())[:_MOST_NAMES]
+        Score(name, known(row.get("recall", row.get("dice"))), _count(row.get("rows")))
+        for name, row in zip(_told_apart(row["class"] for row in per_class), per_class, strict=True)
     )
+    per_site = content.get("per_site", ())[:_MOST_NAMES]
     sites = tuple(
         Score(
-            printable(row["site"]),
+            name,
             known(row.get(metric, row.get("accuracy"))),
             _count(row.get("test_rows")),
             _count(row.get("train_rows")),
         )
-        for row in content.get("per_site", ())[:_MOST_NAMES]
+        for name, row in zip(_told_apart(row["site"] for row in per_site), per_site, strict=True)
     )
     masks = any("dice" in row and "recall" not in row for row in content.get("per_class", ())[:1])
     return replace(made, per_class=classes, per_site=sites, class_measure="Dice" if masks else "recall")
+
+
+def _told_apart(names: Iterable[Any]) -> Iterator[str]:
+    """Names as they are shown; numbered where they are shown alike, as long ones that differ in their ends."""
+    seen: Counter[str] = Counter()
+    for name in map(printable, names):
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name} ({seen[name]})"
 
 
 def _with_attacks(made: Detail, place: OwnFolder) -> Detail:

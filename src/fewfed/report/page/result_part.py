@@ -13,7 +13,7 @@ from fewfed.report.overview import AXES, text_of
 from fewfed.report.page.detail import Score
 from fewfed.report.page.figures import intervals_figure
 from fewfed.report.page.setting import Labelled, Setting
-from fewfed.report.page.sheets import Cell, Sheet, begun, shade
+from fewfed.report.page.sheets import Cell, Sheet, begun, shade, with_names
 from fewfed.report.table import Spread, caption
 
 NAMES = {"best": "best", "last": "last", "last10": "last 10"}
@@ -137,7 +137,7 @@ def by_class(setting: Setting) -> Sheet | None:
     cells = tuple(
         (Cell(row.label), *(_share(table.get(name)) for name in shown)) for row, table in zip(rows, tables, strict=True)
     )
-    plain = tuple({"method": row.label, **table} for row, table in zip(rows, tables, strict=True))
+    plain = tuple(with_names({"method": row.label}, table, "class") for row, table in zip(rows, tables, strict=True))
     more = len(names) - len(shown)
     note = f"{more} more classes are in the CSV file of this table." if more else ""
     measure = next(detail.class_measure for row in rows for detail in row.details if detail.per_class)
@@ -163,13 +163,12 @@ def by_site(setting: Setting) -> Sheet | None:
         )
         for site in ordered[:MOST_SITES]
     )  # fmt: skip
-    plain: tuple[dict[str, Any], ...] = tuple(
-        {
-            "site": site.name,
-            "train_rows": site.train_rows,
-            "test_rows": site.test_rows,
-            **{label: table.get(site.name) for label, table in tables.items()},
-        }
+    plain = tuple(
+        with_names(
+            {"site": site.name, "train_rows": site.train_rows, "test_rows": site.test_rows},
+            {label: table.get(site.name) for label, table in tables.items()},
+            "method",
+        )
         for site in ordered
     )
     more = len(ordered) - len(cells)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +25,17 @@ _LATEX = str.maketrans(
         "−": r"$-$",
         "<": r"\textless{}",
         ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        "[": "{[}",  # After the end of a line, this and a star would be read as what belongs to that.
+        "*": "{*}",
     }
 )
-_MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\|*_`[]<>#"})
+_MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\|*_`[]<>#~$"})
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_LONG = 50
+"""Letters in a cell from which on a column of words is broken into lines on paper."""
+_WIDE = 0.75
+"""What all such columns have of the width of a line."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class Sheet:
 
     def latex(self) -> str:
         """For `booktabs`."""
-        shape = "".join("l" if place < self.words else "r" for place in range(len(self.columns)))
+        shape = "".join(self._shapes())
         body = [" & ".join(_set(cell.text, cell.strong) for cell in row) + r" \\" for row in self.rows]
         return "\n".join(
             [
@@ -90,6 +99,13 @@ class Sheet:
             ]
         )
 
+    def _shapes(self) -> list[str]:
+        """Of each column: as wide as its longest cell, unless that is a sentence."""
+        long = {place for place in range(self.words) if any(len(row[place].text) > _LONG for row in self.rows)}
+        broken = rf"p{{{_WIDE / max(1, len(long)):.2f}\linewidth}}"
+        usual = ["l"] * self.words + ["r"] * (len(self.columns) - self.words)
+        return [broken if place in long else shape for place, shape in enumerate(usual)]
+
     def csv(self) -> str:
         rows: Sequence[Mapping[str, Any]] = self.plain or [
             {name: cell.text for name, cell in zip(self.columns, row, strict=True)} for row in self.rows
@@ -104,6 +120,16 @@ class Sheet:
     def files(self) -> dict[str, str]:
         """By name."""
         return {f"{self.name}.md": self.markdown(), f"{self.name}.tex": self.latex(), f"{self.name}.csv": self.csv()}
+
+
+def with_names(fixed: Mapping[str, Any], named: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Columns of their own names beside columns that are named by data: a class may be called "method", too."""
+    made = dict(fixed)
+    for name, value in named.items():
+        while name in made:
+            name = f"{kind} {name}"
+        made[name] = value
+    return made
 
 
 def words(*texts: str) -> tuple[Cell, ...]:
@@ -121,7 +147,7 @@ def begun(text: str) -> str:
 
 
 def _marked(text: str, strong: bool = False) -> str:
-    plain = " ".join(text.split()).translate(_MARKDOWN)
+    plain = _ENTITY.sub(r"\&", " ".join(text.split()).translate(_MARKDOWN))
     return f"**{plain}**" if strong and plain else plain
 
 
