@@ -89,6 +89,22 @@ def test_where_every_site_has_a_rule_of_its_own_training_together_does_not_pay(t
     assert "--cohort 6" in said["commands"]["train it"]
 
 
+def test_the_level_of_guessing_is_that_of_the_rows_that_decide(tmp_path: Path, advise: Advise) -> None:
+    """Nothing can be learned. Of all rows half are of either class; at five of six sites one class has nine tenths."""
+    random = np.random.default_rng(0)
+    sizes, parts = [200, *[30] * 5], [0.5, 0.9, 0.1, 0.9, 0.1, 0.9]
+    y = np.concatenate([np.arange(size) < part * size for size, part in zip(sizes, parts, strict=True)])
+    x, site = random.normal(size=(len(y), 4)), np.repeat(np.arange(6), sizes)
+    place = saved(tmp_path / "noise.npz", x, y.astype(np.int64), site)
+    said = advise("--data", place, "--out", tmp_path / "out", *QUICK)
+    assert said["judged_on"] == "own"
+    assert said["look"]["commonest"] < 0.6
+    assert said["guessing"] == pytest.approx((0.5 + 5 * 0.9) / 6, abs=0.08)
+    told = " ".join(said["reasons"])
+    assert "Do not rely on it yet: always answering the commonest class, of all sites or each site's own" in told
+    assert "One site holds 57% of all rows: every site counts alike in these numbers all the same" in told
+
+
 def test_where_digits_are_few_and_skewed_something_that_shares_helps(tmp_path: Path, advise: Advise) -> None:
     said = advise(
         "fedmix", "feddata", "--share", "inputs", "--data", "digits", "--split", "qua:2", "--clients", 20,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fewfed.metric import METRICS
 from fewfed.privacy.sharing import Leaves, Share
-from fewfed.report.advice_words import how, no_better_than_guessing, reasons
+from fewfed.report.advice_words import how, no_better_than_guessing, one_site, reasons
 from fewfed.report.recommended import Evidence, choose
 
 ACCURACY, LOSS = METRICS["accuracy"], METRICS["loss"]
@@ -66,15 +66,30 @@ def test_a_loss_that_is_a_little_lower_on_one_seed_is_no_reason_to_send_more() -
 
 @pytest.mark.parametrize(
     ("values", "warned"),
-    [([0.48, 0.6, 0.4], "is no more"), ([0.7, 0.5, 0.6], "is not beyond that for certain"), ([0.8, 0.81, 0.82], "")],
+    [([0.48, 0.6, 0.4], "is no better"), ([0.7, 0.5, 0.6], "is not beyond that for certain"), ([0.8, 0.81, 0.82], "")],
 )
 def test_what_is_no_better_than_guessing_is_not_to_be_relied_on(values: list[float], warned: str) -> None:
     found = evidence("fedavg", FEDAVG, values)
-    told = " ".join(no_better_than_guessing(found, ACCURACY, commonest=0.55))
-    assert ("always answering the commonest class is right on 55%" in told) == bool(warned)
+    told = " ".join(no_better_than_guessing(found, dict.fromkeys(range(3), 0.55), ACCURACY, own=False))
+    assert ("always answering the commonest class comes to 55.0 % on the same rows" in told) == bool(warned)
     assert warned in told
-    assert no_better_than_guessing(found, METRICS["auc"], commonest=0.9) == []
-    assert no_better_than_guessing(found, ACCURACY, commonest=0.0) == []
+    assert no_better_than_guessing(found, {}, ACCURACY, own=False) == []
+
+
+def test_a_guess_is_compared_seed_by_seed_and_in_the_metrics_own_direction() -> None:
+    """A guess is easy on the same seeds as a method: that varies with the rows is no doubt about the difference."""
+    found = evidence("fedavg", FEDAVG, [0.9, 0.5, 0.7])
+    assert no_better_than_guessing(found, {0: 0.8, 1: 0.4, 2: 0.61}, ACCURACY, own=True) == []
+    lower = evidence("fedavg", FEDAVG, [0.6, 0.61, 0.62])
+    assert no_better_than_guessing(lower, dict.fromkeys(range(3), 0.69), LOSS, own=False) == []
+    assert "is no better" in no_better_than_guessing(lower, dict.fromkeys(range(3), 0.5), LOSS, own=False)[0]
+
+
+def test_whom_the_advice_is_for_is_said_where_one_site_holds_most_rows() -> None:
+    look: Any = SimpleNamespace(is_mostly_one_site=True, largest=72, rows=100, own_rows=True)
+    assert "One site holds 72% of all rows: every site counts alike" in one_site(look, own=True)[0]
+    assert "advice for that site before all others (--judge own" in one_site(look, own=False)[0]
+    assert one_site(SimpleNamespace(is_mostly_one_site=False), own=True) == []  # type: ignore[arg-type]
 
 
 def test_with_one_seed_what_sends_more_must_be_far_ahead() -> None:

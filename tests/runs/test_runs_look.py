@@ -58,6 +58,13 @@ def test_sites_that_hold_nearly_everything_are_counted() -> None:
     assert "1 site holds nine tenths of all rows" in " ".join(sentences(found))
 
 
+def test_one_site_with_more_rows_than_all_others_is_told() -> None:
+    found = looked(np.repeat([0, 1, 2, 3], [60, 14, 13, 13]), np.arange(100) % 2)
+    assert found.is_mostly_one_site
+    assert "One site holds 60% of all rows: a mean over rows is mostly its own" in " ".join(sentences(found))
+    assert not looked(np.repeat([0, 1, 2, 3], [50, 20, 15, 15]), np.arange(100) % 2).is_mostly_one_site
+
+
 def test_rows_of_other_people_are_nobodys_own() -> None:
     sites, labels = np.repeat([0, 1, 2], 20), np.arange(60) % 2
     assert looked(sites, labels).own_rows

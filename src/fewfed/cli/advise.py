@@ -72,7 +72,7 @@ def advise(
     for line in sentences(found.look):
         say(line)
     bakeoff = Bakeoff(asked, found, own, data, lambda: packing_for(jobs), _watch, explained_in_run)
-    advice = advised(asked, found, bakeoff.run(), own)
+    advice = advised(asked, found, bakeoff.run(), own, data)
     _show(advice)
     if as_json:
         print(json.dumps({**advice.as_json(), "commands": commands(advice)}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,11 @@ from fewfed.report.recommended import Choice, Evidence, choose
 from fewfed.report.rendering import as_html, as_text
 from fewfed.report.table import mean_of_known
 from fewfed.runs.advice import Baked
+from fewfed.runs.cells import LoadedData
 from fewfed.runs.considered import Considered, NotTried, Tried
 from fewfed.runs.experiment import Experiment
 from fewfed.runs.folder import RunFolder
+from fewfed.runs.guessing import guesses
 from fewfed.runs.judged import curve_of, measures_sites, score, still_rises
 from fewfed.runs.question import Asked
 from fewfed.runs.results import Result
@@ -46,6 +48,8 @@ class Advice:
     choice: Choice
     own: bool
     """Whether sites' models were judged on their own rows, and not on those of all."""
+    guesses: Mapping[int, float]
+    """What looking at no row comes to on the validation rows, by seed; empty where the metric knows no such level."""
     not_tried: tuple[NotTried, ...]
 
     @property
@@ -76,9 +80,9 @@ class Advice:
     @property
     def reasons(self) -> list[str]:
         """The recommendation in plain sentences."""
-        commonest = self.considered.look.commonest
-        warned = words.no_better_than_guessing(self.choice.chosen, self.metric, commonest)
-        return [*words.reasons(self.choice, self.evidence, self.metric), *warned]
+        warned = words.no_better_than_guessing(self.choice.chosen, self.guesses, self.metric, self.own)
+        told = words.reasons(self.choice, self.evidence, self.metric)
+        return [*told, *warned, *words.one_site(self.considered.look, self.own)]
 
     @property
     def seeds(self) -> list[int]:
@@ -98,6 +102,7 @@ class Advice:
             "reasons": self.reasons,
             "metric": self.metric.name,
             "judged_on": "own" if self.own else "all",
+            "guessing": statistics.fmean(self.guesses.values()) if self.guesses else None,
             "seeds": self.seeds,
             "methods": self.table,
             "not_tried": {each.label: each.why for each in self.not_tried},
@@ -146,7 +151,7 @@ class Advice:
         }
 
 
-def advised(asked: Asked, considered: Considered, baked: Baked, own: bool) -> Advice:
+def advised(asked: Asked, considered: Considered, baked: Baked, own: bool, data: LoadedData) -> Advice:
     """What a bake-off came to, over the seeds that the methods which must be there have finished."""
     finished = {spec: runs for spec, runs in baked.results.items() if spec not in baked.failed}
     tried = {each.spec: each for each in considered.tried}
@@ -167,7 +172,8 @@ def advised(asked: Asked, considered: Considered, baked: Baked, own: bool) -> Ad
     metric = metric_of(considered.first.experiment.metric)
     left_out = [NotTried(tried[spec].label, why) for spec, why in _missing(considered, baked, known, set(whole))]
     not_tried = (*considered.not_tried, *left_out)
-    advice = Advice(asked, considered, baked, tuple(evidence), choose(evidence, metric), own, not_tried)
+    guessed = guesses(considered.first, data, sorted(seeds), own)
+    advice = Advice(asked, considered, baked, tuple(evidence), choose(evidence, metric), own, guessed, not_tried)
     advice.write()
     return advice
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fewfed.metric import Metric
 from fewfed.privacy.sharing import Share
 from fewfed.report.leak import EXPLAINED
-from fewfed.report.paired import CONFIDENCE, amount, sentence
+from fewfed.report.paired import CONFIDENCE, amount, paired, sentence
 from fewfed.report.recommended import FAR, TELLING_SEEDS, WORTH, Choice, Evidence
 
 if TYPE_CHECKING:
     from fewfed.report.advice import Advice
+    from fewfed.runs.look import Look
 
 
 def reasons(choice: Choice, evidence: Sequence[Evidence], metric: Metric) -> list[str]:
@@ -45,16 +47,41 @@ def reasons(choice: Choice, evidence: Sequence[Evidence], metric: Metric) -> lis
     return lines
 
 
-def no_better_than_guessing(chosen: Evidence, metric: Metric, commonest: float) -> list[str]:
-    """A warning where what is recommended may be no more than the answer that most rows have. `commonest`: the part of
-    them."""
-    mean, half = chosen.interval(chosen.validation)
-    if metric.name != "accuracy" or not commonest or mean - (half or 0.0) > commonest:
+def no_better_than_guessing(chosen: Evidence, guesses: Mapping[int, float], metric: Metric, own: bool) -> list[str]:
+    """A warning where what is recommended may be no more than an answer that looks at no row. `guesses`: what that
+    comes to on the same validation rows, by seed; `own`: in the mean over sites."""
+    found = paired(chosen.validation, guesses, metric)
+    if not found.seeds or found.verdict == "better" or (found.verdict == "one seed" and found.gain > 0):
         return []
+    level = statistics.fmean(guesses[seed] for seed in chosen.validation.keys() & guesses.keys())
     return [
-        f"Do not rely on it yet: always answering the commonest class is right on {commonest:.0%} of the training "
-        f"rows, and {chosen.label}'s {shown(mean, half, metric)} on the validation rows "
-        + ("is no more." if mean <= commonest else "is not beyond that for certain.")
+        f"Do not rely on it yet: {_guess(metric, own)} comes to {shown(level, None, metric)} on the same rows, and "
+        f"{chosen.label}'s {shown(*chosen.interval(chosen.validation), metric)} "
+        + ("is no better." if found.gain <= 0 else "is not beyond that for certain.")
+    ]
+
+
+def _guess(metric: Metric, own: bool) -> str:
+    if metric.name == "loss":
+        return "always answering how common the classes are"
+    if metric.name == "auc":
+        return "guessing"
+    return "always answering the commonest class" + (", of all sites or each site's own," if own else "")
+
+
+def one_site(look: Look, own: bool) -> list[str]:
+    """What it means for the advice that one site holds most of all rows."""
+    if not look.is_mostly_one_site:
+        return []
+    held = f"One site holds {look.largest / look.rows:.0%} of all rows"
+    if own:
+        return [
+            f"{held}: every site counts alike in these numbers all the same, so that this is advice for sites in the "
+            "mean, and not for most rows (--judge all)."
+        ]
+    return [
+        f"{held}, and so about as much of the rows that decide: this is advice for that site before all others"
+        + (" (--judge own: every site counts alike)." if look.own_rows else ".")
     ]
 
 

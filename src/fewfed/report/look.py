@@ -22,6 +22,11 @@ def meanings(look: Look) -> list[str]:
             f"{_many(look.holders, 'site holds', 'sites hold')} nine tenths of all rows: a mean over rows is mostly "
             "theirs, and the others weigh little in it (--weighting uniform)."
         )
+    elif look.is_mostly_one_site:
+        found.append(
+            f"One site holds {look.largest / look.rows:.0%} of all rows: a mean over rows is mostly its own "
+            "(--weighting uniform)."
+        )
     if look.below_classes:
         found.append(
             f"{_many(look.below_classes, 'site has', 'sites have')} fewer rows than there are classes, and cannot know "

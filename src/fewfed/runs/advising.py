@@ -89,7 +89,8 @@ def advise(
         with display(title, len(cells) * rounds, wanted) as seen:
             yield cell_reporter(seen, rounds)
 
-    return advised(asked, found, Bakeoff(asked, found, own, loaded, lambda: packing_for(most), watch).run(), own)
+    bakeoff = Bakeoff(asked, found, own, loaded, lambda: packing_for(most), watch)
+    return advised(asked, found, bakeoff.run(), own, loaded)
 
 
 def _stated(part: str, made: Any, usual: Any) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Look:
     single_class: int
     """Sites whose rows are all of one class."""
     commonest: float
-    """The part of all rows that are of the commonest class: what answering it always would be right on."""
+    """The part of all rows that are of the commonest class."""
     distance: float
     """The part of all rows that would have to be of other classes for all sites to be alike."""
     distance_by_chance: float
@@ -73,11 +73,17 @@ class Look:
         return self.distance - self.distance_by_chance > SKEWED
 
     @property
+    def is_mostly_one_site(self) -> bool:
+        """Whether one of several sites holds more rows than all others together."""
+        return self.sites > 2 and 2 * self.largest > self.rows
+
+    @property
     def is_few(self) -> bool:
         return self.median < FEW_ROWS
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "is_skewed": self.is_skewed, "is_few": self.is_few}
+        return {**asdict(self), "is_skewed": self.is_skewed, "is_few": self.is_few,
+                "is_mostly_one_site": self.is_mostly_one_site}  # fmt: skip
 
 
 def look(prepared: Prepared, whole: Dataset) -> Look:
