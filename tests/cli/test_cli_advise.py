@@ -20,7 +20,7 @@ import pytest
 
 import fewfed
 from fewfed.report.advice import ADVICE
-from fewfed.runs.advice import PLAN, RUNS
+from fewfed.runs.advice import PLAN, RUNS, SEARCH
 from run_support import Outcome, called
 
 QUICK = ("--minutes", "3", "--rounds", "6", "--seeds", "3", "--lr", "0.01", "--network", "mlp")
@@ -103,6 +103,22 @@ def test_the_level_of_guessing_is_that_of_the_rows_that_decide(tmp_path: Path, a
     told = " ".join(said["reasons"])
     assert "Do not rely on it yet: always answering the commonest class, of all sites or each site's own" in told
     assert "One site holds 57% of all rows: every site counts alike in these numbers all the same" in told
+
+
+def test_learning_rates_are_chosen_by_what_is_measured(tmp_path: Path, advise: Advise) -> None:
+    """Balanced accuracy is not measured site by site: it is that of all rows that chooses, and own rows are refused."""
+    place = saved(tmp_path / "alike.npz", *linear(4, 40, 10))
+    words = ("fedprox", "--data", place, "--metric", "balanced_accuracy", *QUICK[:3], "3", "--seeds", 1)
+    said = advise(*words, "--network", "mlp", "--out", tmp_path / "out")
+    assert said["judged_on"] == "all"
+    trials = {}
+    for records in (tmp_path / "out" / SEARCH).glob("*/fedavg-seed0/metrics.jsonl"):
+        last = json.loads(records.read_text().splitlines()[-1])
+        trials[records.parents[1].name.removeprefix("training.lr-")] = last["validation"]["balanced_accuracy"]
+    assert len(trials) == 3
+    rates = {row["method"]: row["lr"] for row in said["methods"]}
+    assert trials[f"{rates['fedavg']:g}"] == max(trials.values()) > trials["0.001"]
+    assert "judge = own: this metric is not measured" in advise.refused(*words, "--judge", "own", "--out", tmp_path)
 
 
 def test_where_digits_are_few_and_skewed_something_that_shares_helps(tmp_path: Path, advise: Advise) -> None:

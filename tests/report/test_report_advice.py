@@ -86,7 +86,7 @@ def test_a_guess_is_compared_seed_by_seed_and_in_the_metrics_own_direction() -> 
 
 
 def test_whom_the_advice_is_for_is_said_where_one_site_holds_most_rows() -> None:
-    look: Any = SimpleNamespace(is_mostly_one_site=True, largest=72, rows=100, own_rows=True)
+    look: Any = SimpleNamespace(is_mostly_one_site=True, largest=72, rows=100, can_judge_own=True)
     assert "One site holds 72% of all rows: every site counts alike" in one_site(look, own=True)[0]
     assert "advice for that site before all others (--judge own" in one_site(look, own=False)[0]
     assert one_site(SimpleNamespace(is_mostly_one_site=False), own=True) == []  # type: ignore[arg-type]

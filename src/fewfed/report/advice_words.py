@@ -81,7 +81,7 @@ def one_site(look: Look, own: bool) -> list[str]:
         ]
     return [
         f"{held}, and so about as much of the rows that decide: this is advice for that site before all others"
-        + (" (--judge own: every site counts alike)." if look.own_rows else ".")
+        + (" (--judge own: every site counts alike)." if look.can_judge_own else ".")
     ]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fewfed import tree
@@ -66,7 +67,14 @@ class Look:
     scaling: str
     """Whose means and deviations inputs are scaled by."""
     own_rows: bool
-    """Whether models can be judged on the rows of single sites."""
+    """Whether the rows of single sites can be told apart where models are judged."""
+    metric_at_sites: bool
+    """Whether the metric is measured on the rows of single sites."""
+
+    @property
+    def can_judge_own(self) -> bool:
+        """Whether models can be judged on the rows of single sites."""
+        return self.own_rows and self.metric_at_sites
 
     @property
     def is_skewed(self) -> bool:
@@ -124,7 +132,15 @@ def look(prepared: Prepared, whole: Dataset) -> Look:
         scaling=prepared.scaling.mode,
         own_rows=_knows_sites(federation.test_groups, federation)
         and _knows_sites(federation.validation_groups, federation),
+        metric_at_sites=experiment.metric in _measured_at_sites(prepared),
     )
+
+
+def _measured_at_sites(prepared: Prepared) -> Collection[str]:
+    """The metrics of groups of rows, as the task's score of a row has them."""
+    job = prepared.job
+    y = job.federation.test.y[:1]
+    return job.task.score(torch.zeros(1, job.task.outputs, *y.shape[1:]), y).compared.keys()
 
 
 def _knows_sites(groups: Mapping[str, Tensor], federation: Federation) -> bool:

@@ -69,7 +69,13 @@ class Asked:
                 f"than {MOST_GROUPS}): expected clients that are the data's own sites, or judge = all",
                 key="judge",
             )
-        return look.own_rows and self.judge != "all"
+        if self.judge == "own" and not look.metric_at_sites:
+            raise ConfigError(
+                "judge = own: this metric is not measured on the rows of single sites: expected metric = accuracy, or "
+                "judge = all",
+                key="judge",
+            )
+        return look.can_judge_own and self.judge != "all"
 
 
 def asked_of(
