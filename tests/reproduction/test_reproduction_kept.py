@@ -151,6 +151,36 @@ def test_a_stale_record_does_not_count(study: Study, tmp_path: Path) -> None:
     assert (len(kept.of(other)), len(kept.fitting(other))) == (1, 0)
 
 
+def test_a_record_of_another_metric_does_not_count(study: Study, tmp_path: Path) -> None:
+    """What it measured would stand beside what the study compares now."""
+    kept = Kept(tmp_path / "kept")
+    kept.add(study, study.runs[0], outcome([0.5]), MADE)
+    other = dataclasses.replace(study, metric=("accuracy_own_group", "accuracy_groups"))
+    assert kept.stale(study) == []
+    assert (kept.fitting(other), kept.stale(other)) == ({}, [study.runs[0].name])
+    either = dataclasses.replace(study, metric=("accuracy_own_group", "accuracy"))
+    assert (list(kept.fitting(either)), kept.stale(either)) == ([study.runs[0].name], [])
+
+
+def test_stale_records_are_told_also_where_another_study_answers(at: Fixture, tmp_path: Path) -> None:
+    folder = tmp_path / "reproduce"
+    write_study(folder, STUDY.replace('name = "small"', 'name = "other"'), name="other")
+    library, kept = Library(folder), Kept(folder / "results")
+    runs = library.study("small").runs
+    kept.add(library.study("small"), runs[0], outcome([0.5]), MADE)
+    changed = STUDY.replace("batch = 16", "batch = 8")
+    write_study(folder, changed)
+    write_study(folder, changed.replace('name = "small"', 'name = "other"'), name="other")
+    now = Library(folder)
+    for run in now.study("other").runs[:2]:
+        kept.add(now.study("other"), run, outcome([0.25], terms={"correlation": 0.5}), MADE)
+    assert len(kept.fitting(now.study("small"))) == 2
+    assert kept.stale(now.study("small")) == [runs[0].name]
+    code, _, err = called(*at, "reproduce", "small", "--from-kept")
+    assert code == 0, err
+    assert "1 kept records of small were made with other settings" in " ".join(err.split())
+
+
 DAMAGES: dict[str, bytes] = {
     "not packed": b"{}",
     "cut off": gzip.compress(b"{}" * 100)[:15],
@@ -160,6 +190,36 @@ DAMAGES: dict[str, bytes] = {
     "nested without end": gzip.compress(b"[" * 100_000),
     "a bomb": gzip.compress(b"[" + b"1," * 30_000_000),
 }
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rounds": float("inf")},
+        {"rounds": 10**15, "evaluated": None},
+        {"rounds": 1e300},
+        {"rounds": -1},
+        {"values": [float("nan")]},
+        {"values": [float("inf")]},
+        {"values": [0.5, 0.6]},
+        {"values": []},
+        {"evaluated": [float("inf")]},
+        {"evaluated": 1},
+        {"seconds": None},
+        {"terms": []},
+        {"made": None},
+        {"best_validation": 1},
+        {"best_validation": float("inf")},
+        {"megabytes": [1.0]},
+    ],
+)
+def test_a_record_with_an_odd_value_is_named(changed: dict[str, Any], study: Study, tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "kept")
+    path = kept.add(study, study.runs[0], outcome([0.5]), MADE)
+    content = {**json.loads(gzip.decompress(path.read_bytes())), **changed}
+    path.write_bytes(gzip.compress(json.dumps(content).encode()))
+    with pytest.raises(DataError, match=f"{path.name}' is no record of a finished cell"):
+        kept.of(study)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -242,6 +302,10 @@ def test_kept_cells_make_the_same_table_as_their_runs(at: Fixture, tmp_path: Pat
     table = tmp_path / "runs" / "reproduce" / "small" / "table.csv"
     before = table.read_text()
     table.unlink()
+    code, _, err = called(*at, "reproduce", "small", "--from-kept")
+    assert code == 0, err
+    assert table.read_text() == before
+    shutil.rmtree(tmp_path / "runs")  # As on a machine that only has the records.
     code, _, err = called(*at, "reproduce", "small", "--from-kept")
     assert code == 0, err
     assert table.read_text() == before

@@ -16,6 +16,7 @@ from fewfed.cli import options as opt
 from fewfed.cli.faults import explained_in_run, failed_runs
 from fewfed.cli.printing import out, progress, say, warn
 from fewfed.engine import storage
+from fewfed.engine.own_folder import OwnFolder
 from fewfed.errors import ConfigError, DataError
 from fewfed.report.progress import cell_reporter
 from fewfed.reproduction.choice import chosen_runs
@@ -142,9 +143,11 @@ def _run(session: Session, jobs: int, minutes: float | None) -> list[Update]:
 
 
 def _tell_stale(kept: Kept, study: Study) -> None:
-    stale = len(kept.of(study)) - len(kept.fitting(study))
-    if stale:
-        warn(f"{stale} kept records of {study.name} were made with other settings than it has now: they do not count")
+    if stale := len(kept.stale(study)):
+        warn(
+            f"{stale} kept records of {study.name} were made with other settings, or compare another metric, than it "
+            "has now: they do not count"
+        )
 
 
 def _report(
@@ -158,7 +161,9 @@ def _report(
     rows = compared(study, finished)
     checks = curve_checks(study, finished)
     if rows:
-        storage.write(root / "table.csv", to_csv(study, rows).encode())
+        folder = OwnFolder(root)
+        folder.make()  # Kept records make a table where nothing was ever run.
+        folder.write("table.csv", to_csv(study, rows).encode())
         out.print(rich_table(study, rows))
         if checks:
             out.print(_curve_table(checks))

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ MOST_BYTES = 10_000_000
 _SUFFIX = ".json.gz"
 _MOST_UNPACKED = 1 << 22
 _DIGITS = 5
+_DAMAGED = (
+    *(OSError, EOFError, zlib.error),
+    *(ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError),
+)
+"""What reading a file that is no record may raise."""
 _WITHOUT_EFFECT = ("executor", "exact", "checkpoint_seconds", "rows_public", "leak")
 """Fields of an experiment that only say how it is computed, what is allowed, and what is measured beside."""
 
@@ -62,10 +68,17 @@ class Kept:
         for run in study.runs:
             digest = digest_of(run.resolved)
             own = records.get(run.name)
-            record = own if own is not None and own.digest == digest else elsewhere.get(digest)
+            record = own if own is not None and _counts(own, digest, study) else elsewhere.get(digest)
             if record is not None:
                 found[run.name] = record
         return found
+
+    def stale(self, study: Study) -> list[str]:
+        """The study's own records that do not count, by their cells' names: made with other settings, measured by
+        another metric than it compares now, or of cells that it has no more."""
+        now = {run.name: digest_of(run.resolved) for run in study.runs}
+        records = self.of(study)
+        return [name for name, record in records.items() if not _counts(record, now.get(name, ""), study)]
 
     def _by_digest(self, study: Study) -> dict[str, Record]:
         """Records of all other studies that show what this one does, by the digests of their settings."""
@@ -83,6 +96,11 @@ class Kept:
         path.parent.mkdir(parents=True, exist_ok=True)
         storage.write(path, content)
         return path
+
+
+def _counts(own: Record, digest: str, study: Study) -> bool:
+    """Whether a study's own record of a cell says what the study compares now."""
+    return own.digest == digest and own.outcome.metric in study.metric
 
 
 def _serves(outcome: Outcome, study: Study) -> bool:
@@ -139,12 +157,16 @@ def _read(path: Path) -> Record:
     try:
         with gzip.open(path) as file:
             recorded = json.loads(file.read(_MOST_UNPACKED))
-        rounds = int(recorded["rounds"])
+        rounds, values = int(recorded["rounds"]), tuple(map(float, recorded["values"]))
         evaluated = recorded["evaluated"] or range(1, rounds + 1)
+        if not values or len(values) != len(evaluated):
+            raise ValueError("its curve has another length than its rounds")
+        if not all(map(math.isfinite, values)):
+            raise ValueError("its curve has values that are no numbers")
         outcome = Outcome(
             metric=str(recorded["metric"]),
             evaluated=tuple(map(int, evaluated)),
-            values=tuple(map(float, recorded["values"])),
+            values=values,
             rounds=rounds,
             seconds=float(recorded["seconds"]),
             failed=int(recorded["failed"]),
@@ -154,13 +176,11 @@ def _read(path: Path) -> Record:
             megabytes=_pair(recorded.get("megabytes")),
             leak=_pair(recorded.get("leak")),
         )
-        if not outcome.values or len(outcome.values) != len(outcome.evaluated):
-            raise ValueError("its curve has another length than its rounds")
         if outcome.chosen is not None and not 0 <= outcome.chosen < len(outcome.values):
             raise ValueError("its best validation is outside of its curve")
         made = {str(name): str(value) for name, value in recorded["made"].items()}
         return Record(str(recorded["digest"]), outcome, made)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
+    except _DAMAGED as error:
         raise DataError(
             f"'{path}' is no record of a finished cell ({type(error).__name__}: {error}): restore or remove it"
         ) from error
