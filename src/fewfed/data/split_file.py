@@ -65,13 +65,19 @@ def _held(path: Path, content: Any) -> Mapping[str, Sequence[Any]]:
     if isinstance(content, list):
         content = {str(number): held for number, held in enumerate(content)}
     elif isinstance(content, dict) and all(name.isascii() and name.isdigit() for name in content):
-        content = dict(sorted(content.items(), key=lambda item: (len(item[0]), item[0])))
+        content = dict(sorted(content.items(), key=lambda item: _as_number(item[0])))
     if not isinstance(content, dict) or not content:
         raise DataError(f"{path} holds no clients: expected a list of row numbers for each of them")
     for name, numbers in content.items():
         if not isinstance(numbers, list):
             raise DataError(f"{path}: client {name!r:.60} has {_shown(numbers)}: expected a list of row numbers")
     return content
+
+
+def _as_number(digits: str) -> tuple[int, str]:
+    """A key that sorts texts of digits as the numbers they are, of any length, with zeros before them or not."""
+    counted = digits.lstrip("0")
+    return len(counted), counted
 
 
 def _refuse_odd_rows(path: Path, name: str, numbers: Sequence[Any], rows: int) -> None:
