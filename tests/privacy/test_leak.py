@@ -339,3 +339,66 @@ def test_codes_are_measured_as_the_numbers_they_stand_for(tmp_path: Path) -> Non
         ).leak
     assert all(leak is not None and leak.reidentified > 0.9 for leak in found.values()), found
     assert found[2].r2 < found[0].r2  # type: ignore[union-attr]
+
+
+def test_who_learns_without_the_noise_is_nearly_as_good_as_the_best_linear_guess() -> None:
+    """Beside the linear guess of least error, which knows the true covariances, with few rows and much noise."""
+    random = torch.Generator().manual_seed(11)
+    for features, size in ((100, 2.0), (400, 6.0)):
+        weights = torch.randn(12, features, generator=random) / 12**0.5
+        x = torch.randn(1150, 12, generator=random)
+        quiet = x @ weights
+        sent = quiet + size * torch.randn(quiet.shape, generator=random)
+        fit, new = slice(0, 150), slice(150, None)
+
+        def error(guess: Tensor, truth: Tensor = x[new]) -> float:
+            return float((guess - truth).square().mean())
+
+        covariance = weights.T @ weights + size**2 * torch.eye(features)
+        best = error(sent[new] @ torch.linalg.solve(covariance, weights.T))
+        told = error(Ridge(sent[fit], x[fit], 50, quiet[fit])(sent[new]))
+        learnt = error(Ridge(sent[fit], x[fit], 50)(sent[new]))
+        assert best < told < 1.1 * best
+        assert learnt > 1.25 * best
+
+
+def test_rows_that_are_all_noise_are_no_worse_than_the_mean() -> None:
+    """More noise calls for more regularisation than rows without any ever do."""
+    random = torch.Generator().manual_seed(12)
+    x, noise = torch.randn(400, 5, generator=random), torch.randn(400, 60, generator=random)
+    guess = Ridge(noise[:90], x[:90], 30)(noise[90:])
+    mean = x[:90].mean(0)
+    assert float((guess - x[90:]).square().mean()) < 1.01 * float((mean - x[90:]).square().mean())
+
+
+def test_noise_on_shared_rows_hides_less_from_who_knows_of_it() -> None:
+    """It was told as an R2 of 0.35, and below 0 with more noise, when the regression learnt from noisy rows alone."""
+    values = {"clip": 20.0, "inner.share": 0.5, "inner.decorrelate": 0.0}
+    found = {}
+    for sigma in (0.05, 0.2):
+        job = job_of(choose("noised(flea)", {"sigma": sigma, **values}).method, digits_federation(20, 60))
+        found[sigma] = measured(job, rounds=1, cohort=20)[0]["attackers"]["ridge"]["r2"]
+    assert found[0.05] > 0.5
+    assert 0 <= found[0.2] < 0.2
+
+
+def test_no_noise_is_on_two_rows_that_the_regression_learns_from() -> None:
+    """It chooses its settings on rows with other noise than that of the rows it is fitted to."""
+    job = job_of(Noised(inner=FLea(share=0.5), clip=20.0, sigma=0.1), digits_federation(4, 20))
+    (phase,) = job.method.phases(Clock(1, 5, 1))[1:]
+    shared = phase.does.broadcast(job.method.server_init(job.setup))
+    pairs = leak._pairs(Exchanged(job, phase, Clock(1, 5, 1), shared, {}), digits()[1], torch.device("cpu"))
+    assert pairs.quiet is not None
+    noise = pairs.sent - pairs.quiet
+    assert float(noise.std()) == pytest.approx(2.0, rel=0.01)
+    lengths = noise.norm(dim=1)
+    alike = noise[: pairs.apart] @ noise[pairs.apart :].T / torch.outer(lengths[: pairs.apart], lengths[pairs.apart :])
+    assert float(alike.abs().max()) < 0.3
+
+
+def test_where_nothing_is_added_rows_are_looked_at_once() -> None:
+    job = job_of("flea", digits_federation(4, 20))
+    (phase,) = job.method.phases(Clock(1, 5, 1))[1:]
+    shared = phase.does.broadcast(job.method.server_init(job.setup))
+    pairs = leak._pairs(Exchanged(job, phase, Clock(1, 5, 1), shared, {}), digits()[1], torch.device("cpu"))
+    assert pairs.quiet is None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from fewfed.privacy.inverting import inverted
 from fewfed.privacy.noiseless import without_noise
 from fewfed.privacy.ridge import Ridge
 from fewfed.privacy.shared_rows import origins_of, row_upload
-from fewfed.privacy.stand_in import Exchanged, StandIn, dealt, stand_ins
+from fewfed.privacy.stand_in import MOST_CLIENTS, Exchanged, StandIn, dealt, stand_ins
 from fewfed.tree import Tree
 
 RIDGE, INVERTING = "ridge", "inverting"
@@ -74,9 +74,9 @@ class MeasureLeak:
         exchanged = Exchanged(view.job, result.phase, view.clock, result.shared, truth.personal)
         held = _held(view.job.federation.test, truth, result.shared)
         with torch.no_grad():
-            sent, source, apart = _pairs(exchanged, held, truth.sent.device)
-            guess = Ridge(sent, source, apart)(truth.sent)
-        centre = source.double().mean(0)
+            pairs = _pairs(exchanged, held, truth.sent.device)
+            guess = Ridge(pairs.sent, pairs.source, pairs.apart, pairs.quiet)(truth.sent)
+        centre = pairs.source.double().mean(0)
         if self._pool is None:
             self._pool = _Candidates.of(view.job, truth.width)
         candidates = self._pool.with_rows(truth.rows)
@@ -226,23 +226,48 @@ def _held(test: Examples, truth: _Truth, shared: Mapping[str, Any]) -> Examples:
     return Examples(rows.x.to(device), rows.y.to(device)) if shared else rows
 
 
-def _pairs(exchanged: Exchanged, held: Examples, device: torch.device) -> tuple[Tensor, Tensor, int]:
-    """What clients with the attackers' rows would send, and the mean input behind each; and how many of the first have
-    rows behind them that the others have not."""
+class _Pairs(NamedTuple):
+    sent: Tensor
+    """What clients with the attackers' rows would send."""
+    source: Tensor
+    """The mean input behind each."""
+    apart: int
+    """So many of the first have rows behind them that the others have not."""
+    quiet: Tensor | None
+    """What they would send if no noise protected it; None where none does."""
+
+
+def _pairs(exchanged: Exchanged, held: Examples, device: torch.device) -> _Pairs:
     third = len(held) // 3
     halves = (Examples(held.x[:third], held.y[:third]), Examples(held.x[third:], held.y[third:]))
-    parts = [_sent_of(exchanged, rows, device) for rows in halves]
+
+    def both(exchanged: Exchanged) -> tuple[list[tuple[Tensor, Tensor]], ...]:
+        # No client is imitated twice: noise that both halves have would look like something to learn.
+        return tuple(_sent_of(exchanged, rows, device, number * MOST_CLIENTS) for number, rows in enumerate(halves))
+
+    parts = both(exchanged)
     if not all(parts) or sum(len(sent) for part in parts for sent, _ in part) < _FEWEST_HELD:
         raise _NothingToMeasure("clients that hold the attackers' rows would send next to nothing")
     sent, source = (torch.cat([pair[place] for part in parts for pair in part]) for place in (0, 1))
-    return sent, source, sum(len(sent) for sent, _ in parts[0])
+    quiet = None
+    silent = replace(exchanged, job=without_noise(exchanged.job))
+    if _differ(exchanged, silent, held):
+        quiet = torch.cat([sent for part in both(silent) for sent, _ in part])
+    return _Pairs(sent, source, sum(len(sent) for sent, _ in parts[0]), quiet)
 
 
-def _sent_of(exchanged: Exchanged, rows: Examples, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+def _differ(first: Exchanged, second: Exchanged, rows: Examples) -> bool:
+    """Whether a client sends something else in one exchange than in another one."""
+    few = rows.rows(torch.arange(_FEWEST_HELD, device=rows.y.device))
+    sent = [_sent_of(each, few, torch.device("cpu"), 0) for each in (first, second)]
+    return any(not torch.equal(one, other) for (one, _), (other, _) in zip(*sent, strict=True))
+
+
+def _sent_of(exchanged: Exchanged, rows: Examples, device: torch.device, first: int) -> list[tuple[Tensor, Tensor]]:
     """What clients with such rows would send, about as many rows as they have."""
     found = []
     left = len(rows)
-    for one in stand_ins(exchanged, rows, len(rows)):
+    for one in stand_ins(exchanged, rows, len(rows), first):
         x = dealt(one, rows, _SEED + one.number)
         found.append((one(x)[:left].to(device), one.sources(x)[:left].to(device)))
         left -= len(found[-1][0])

@@ -24,7 +24,8 @@ _MOST_BYTES = 1 << 26
 """What the rows of one such client may take."""
 _MOST_ROWS = 50_000
 _FEWEST_ROWS = 10
-_MOST_CLIENTS = 200
+MOST_CLIENTS = 200
+"""Clients that are imitated in one go."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,12 @@ class StandIn:
         return self.rows.y.cpu()[self.slots]
 
 
-def stand_ins(exchanged: Exchanged, rows: Examples, count: int) -> Iterator[StandIn]:
-    """Clients with labels like those of `rows` that together send about `count` rows; none where they send nothing."""
-    sent = number = 0
+def stand_ins(exchanged: Exchanged, rows: Examples, count: int, first: int = 0) -> Iterator[StandIn]:
+    """Clients with labels like those of `rows` that together send about `count` rows; none where they send nothing.
+    Their numbers begin at `first`: clients of equal numbers draw equal noise."""
+    sent, number = 0, first
     size = _size_for(exchanged, rows, count)
-    while size and sent < count and number < _MOST_CLIENTS:
+    while size and sent < count and number < first + MOST_CLIENTS:
         one = _stand_in(exchanged, number, rows, size)
         if not len(one.origins):
             return
