@@ -117,6 +117,7 @@ FILTERED = (
     "quantised",
     "rationed",
     "recalibrated",
+    "slimmed",
 )
 
 

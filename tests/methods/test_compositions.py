@@ -91,7 +91,7 @@ LABELS = (
     *("fedbr", "fedfa-anchor", "fedfed", "fedgen", "fedgen-latent", "fedlc", "fedntd", "fedproto", "fedrs"),
     *("flair", "flea", "flute"),
     *("blurred", "bottlenecked", "decorrelated", "grouped", "noised", "quantised", "rationed", "recalibrated"),
-    "potluck",
+    *("potluck", "slimmed"),
 )
 """Methods that compare, count, generate or share class labels beside the task's loss."""
 MIXES_LABELS = ("mixup", "manifold-mixup", "moex")
@@ -101,10 +101,10 @@ CENTRAL = (("central-dp", "mixstyle"), ("mixstyle", "central-dp"))
 AT_CUT = ("bottlenecked", "decorrelated")
 DEFENCES = (*AT_CUT, "blurred", "grouped", "noised", "quantised")
 """Alone they are around a method that shares features."""
-AROUND_FLEA = ("rationed", "recalibrated")
+AROUND_FLEA = ("rationed", "recalibrated", "slimmed")
 AVERAGES = ("fedbr", "fedmix")
 SENDS_INPUTS = (*AVERAGES, "feddata", "fedfed")
-SENDS_FEATURES = (*DEFENCES, "ccvr", "flea", "potluck", "rationed", "recalibrated")
+SENDS_FEATURES = (*DEFENCES, *AROUND_FLEA, "ccvr", "flea", "potluck")
 SENDS_ROWS = (*SENDS_FEATURES, *SENDS_INPUTS)
 
 REFUSED: Mapping[tuple[str, str], str] = {
