@@ -112,6 +112,16 @@ def test_runs_that_are_equal_to_the_last_digit_are_called_the_same() -> None:
     assert "cannot be told apart" in sentence("a", "b", nearly, ACCURACY)
 
 
+def test_what_rounding_leaves_of_nothing_makes_nobody_better() -> None:
+    """Two methods that are the same on paper add up in another order: not 'behind by 0.000 ± 0.000', on every seed."""
+    almost, same = by_seed([0.5 + 1e-9, 0.7 + 1e-9, 0.6 + 1e-9]), by_seed([0.5, 0.7, 0.6])
+    found = paired(almost, same, LOSS)
+    assert found.verdict == "alike"
+    assert sentence("a", "b", found, LOSS).startswith("a and b cannot be told apart")
+    assert "came to the same; one seed" in sentence("a", "b", paired({0: 0.5 + 1e-9}, {0: 0.5}, LOSS), LOSS)
+    assert paired(by_seed([0.50002, 0.70002]), by_seed([0.5, 0.7]), LOSS).verdict == "worse"
+
+
 def test_a_small_difference_is_not_called_nothing() -> None:
     found = paired(by_seed([0.70013, 0.60015]), by_seed([0.7, 0.6]), ACCURACY)
     assert sentence("a", "b", found, ACCURACY) == "a beats b by 0.014 ± 0.013 points, 2 of 2 seeds."

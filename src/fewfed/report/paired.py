@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from fewfed.metric import Metric
@@ -14,6 +15,7 @@ CONFIDENCE = 0.95
 
 _ROUNDING = 1e-6
 """What computing leaves of nothing is smaller."""
+_NO_REASONS: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 Verdict = Literal["better", "worse", "alike", "one seed", "no pair"]
 
@@ -59,10 +61,10 @@ class Paired:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the interval leaves zero out."""
+        """Whether the interval leaves zero out. Nobody is better by what rounding makes of nothing, however often."""
         if self.seeds < 2 or self.half is None:
             return "one seed" if self.seeds else "no pair"
-        if abs(self.mean) <= self.half:
+        if abs(self.mean) <= max(self.half, _ROUNDING):
             return "alike"
         return "better" if self.gain > 0 else "worse"
 
@@ -86,13 +88,21 @@ def half_width(values: tuple[float, ...], confidence: float = CONFIDENCE) -> flo
     return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def sentence(method: str, baseline: str, found: Paired, metric: Metric) -> str:
-    """One plain sentence: who is better, by how much, on how many seeds."""
+def sentence(
+    method: str, baseline: str, found: Paired, metric: Metric, reasons: Mapping[str, Sequence[int]] = _NO_REASONS
+) -> str:
+    """One plain sentence: who is better, by how much, on how many seeds. `reasons`: seeds that are left out, by the
+    words for why; of all others one of the two has no run."""
+    explained = {seed for seeds in reasons.values() for seed in seeds}
+    alone = tuple(seed for seed in found.unpaired if seed not in explained)
+    why = {**reasons, "only one of the two has": alone}
+    left = ", and ".join(f"{words} {_seeds(seeds)}" for words, seeds in why.items() if seeds)
     told = _told(method, baseline, found, metric)
-    if not found.unpaired:
-        return f"{told}."
-    left = ", ".join(str(seed) for seed in found.unpaired)
-    return f"{told}; only one of the two has seed{'s' if len(found.unpaired) > 1 else ''} {left}, left out."
+    return f"{told}; {left}, left out." if left else f"{told}."
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(str(seed) for seed in seeds)}"
 
 
 def _told(method: str, baseline: str, found: Paired, metric: Metric) -> str:
@@ -100,7 +110,7 @@ def _told(method: str, baseline: str, found: Paired, metric: Metric) -> str:
         return f"{method} and {baseline} have no seed in common, so they cannot be compared"
     size = amount(abs(found.mean), metric)
     if found.verdict == "one seed":
-        if found.mean == 0:
+        if abs(found.mean) <= _ROUNDING:
             return f"{method} and {baseline} came to the same; one seed, no interval"
         way = "is ahead of" if found.gain > 0 else "is behind"
         return f"{method} {way} {baseline} by {size}{_unit(metric)}; one seed, no interval"

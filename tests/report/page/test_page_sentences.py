@@ -76,6 +76,28 @@ def test_nothing_is_compared_with_a_baseline_that_diverged_and_it_is_said(tmp_pa
     assert task.differences is None
 
 
+def test_a_seed_on_which_a_method_diverged_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    """'Only one of the two has seed 2' would hide the failure behind a win on the others."""
+    for seed in range(5):
+        write_run(tmp_path / f"a{seed}", "fedavg", seed, [2.0, NAN if seed == 4 else 1.0 + seed], metric="loss")
+        write_run(tmp_path / f"b{seed}", "flea", seed, [1.0, NAN if seed in (2, 3) else 0.5 * seed], metric="loss")
+    write_run(tmp_path / "b9", "flea", 9, [1.0, 0.5], metric="loss")
+    (told,) = task_of(tmp_path).sentences
+    flea, fedavg = (f"{name} came to a loss that is no number on seed" for name in ("flea", "fedavg"))
+    assert told.endswith(f"; {flea}s 2, 3, and {fedavg} 4, and only one of the two has seed 9, left out.")
+    assert "2 of 2 seeds" in told
+
+
+def test_a_seed_that_is_still_under_way_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    for seed in range(4):
+        write_run(tmp_path / f"a{seed}", "fedavg", seed, [0.5, 0.6], values={"rounds": 2})
+    for seed in range(2):
+        write_run(tmp_path / f"b{seed}", "flea", seed, [0.5, 0.7 + 0.1 * seed], values={"rounds": 2})
+    write_run(tmp_path / "b2", "flea", 2, [0.5], values={"rounds": 2}, finished=False)
+    (told,) = task_of(tmp_path).sentences
+    assert told.endswith("; flea has not finished seed 2, and only one of the two has seed 3, left out.")
+
+
 def test_there_is_one_of_what_there_is_one(tmp_path: Path) -> None:
     write_run(tmp_path / "a", curve=[0.5], counts=[[3, 0]], values={"split": "qua:1"})
     (described,) = (" ".join(task.described) for task in page_of(tmp_path).tasks)

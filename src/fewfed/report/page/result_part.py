@@ -19,6 +19,7 @@ from fewfed.report.table import Spread, caption
 NAMES = {"best": "best", "last": "last", "last10": "last 10"}
 JUDGED = "last10"
 """What differences are said of: the mean of the last ten evaluations, since the best round flatters."""
+_DIVERGED = "came to a {} that is no number"
 _LAST = 10
 _LITTLE = 0.1  # Megabytes.
 MOST_CLASSES, MOST_SITES = 40, 60
@@ -81,7 +82,8 @@ def differences(setting: Setting) -> tuple[Sheet | None, tuple[str, ...], str]:
     rows, plain, sentences, drawn = [], [], [], []
     for row in others:
         judged = found[row.label][JUDGED]
-        sentences.append(paired.sentence(row.label, baseline.label, judged, metric))
+        reasons = _reasons(setting, row, baseline, judged, metric)
+        sentences.append(paired.sentence(row.label, baseline.label, judged, metric, reasons))
         cells = [difference_cell(found[row.label][name], metric) for name in NAMES]
         seeds = f"{judged.won} of {judged.seeds}"
         rows.append((Cell(row.label), Cell(_verdict(judged)), *cells, Cell(seeds, judged.won)))
@@ -118,8 +120,32 @@ def _verdict(judged: paired.Paired) -> str:
     return VERDICTS[judged.verdict]
 
 
+def _reasons(
+    setting: Setting, row: Labelled, baseline: Labelled, judged: paired.Paired, metric: Metric
+) -> dict[str, list[int]]:
+    """Seeds of a comparison that are left out although there are runs of them, by the words for why: that a method
+    diverged must not read as if it had not been tried."""
+    seeds = {run.seed for run in row.group.runs}
+    found: dict[str, list[int]] = {}
+    for one in (row, baseline):
+        diverged = [run.seed for run in one.group.runs if run.summary is None and run.without_number]
+        found[f"{one.label} {_DIVERGED.format(metric.title)} on"] = [
+            seed for seed in diverged if seed is not None and (one is row or seed in seeds)
+        ]
+        under_way = {run.seed for other in setting.rows if _is_rest_of(one, other) for run in other.group.runs}
+        found[f"{one.label} has not finished"] = [seed for seed in judged.unpaired if seed in under_way]
+    return found
+
+
+def _is_rest_of(row: Labelled, other: Labelled) -> bool:
+    """Whether these are the unfinished seeds of what stands finished in another row."""
+    one, rest = row.group.first, other.group.first
+    alike = (one.method, one.preset, one.settings) == (rest.method, rest.preset, rest.settings)
+    return alike and not other.is_finished
+
+
 def _unscored(row: Labelled, metric: Metric) -> str:
-    return f"came to a {metric.title} that is no number" if _diverged(row) else "was not scored"
+    return _DIVERGED.format(metric.title) if _diverged(row) else "was not scored"
 
 
 def _diverged(row: Labelled) -> bool:
