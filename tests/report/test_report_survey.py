@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -19,11 +20,13 @@ from hypothesis import strategies as st
 
 from fewfed import Dataset, Examples, compare, run, show
 from fewfed.errors import RunError
+from fewfed.report import survey as survey_module
 from fewfed.report.overview import Overview, overview
 from fewfed.report.page.contents import contents
-from fewfed.report.survey import look_at, survey
+from fewfed.report.survey import Found, look_at, survey
 from fewfed.runs.folder import CHECKPOINT, CONFIG, METRICS, RESULT
 from fewfed.version import __version__
+from report_support import write_run
 from run_support import SHORT, SMALL, called, killed_after, small
 
 OLD_EXPERIMENT = {
@@ -183,6 +186,52 @@ def test_folders_without_runs_are_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="cannot look into"):
         survey([tmp_path / "file"])
+
+
+def test_a_run_that_is_deleted_meanwhile_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the listing of a folder and a look into what stood there, and between that and its reading."""
+    for name in ("a", "b/run", "c", "d"):
+        write_run(tmp_path / name, seed=ord(name[0]))
+    listed, looked = os.scandir, look_at
+
+    def scandir(folder: Any) -> Any:
+        entries = listed(folder)
+        if folder == tmp_path:
+            names = list(entries)
+            shutil.rmtree(tmp_path / "b")
+            return contextlib.nullcontext(iter(names))
+        return entries
+
+    def look(folder: Path) -> Found:
+        shutil.rmtree(tmp_path / "c", ignore_errors=True)
+        return looked(folder)
+
+    monkeypatch.setattr(survey_module, "look_at", look)
+    with monkeypatch.context() as patched:
+        patched.setattr(survey_module.os, "scandir", scandir)
+        found = survey([tmp_path])
+    assert [(run.folder.name, run.state) for run in found] == [("a", "finished"), ("d", "finished")]
+
+
+def test_a_folder_that_must_not_be_looked_into_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "open")
+    write_run(tmp_path / "locked" / "run")
+    is_root = os.geteuid() == 0
+    monkeypatch.chdir(tmp_path)  # What lies above may be the owner's alone.
+    tmp_path.chmod(0o755)
+    (tmp_path / "locked").chmod(0)
+    try:
+        if is_root:  # To whom nothing is forbidden; what is open is the owner's own.
+            for each in ((tmp_path / "open"), *(tmp_path / "open").iterdir()):
+                os.chown(each, 65534, 65534)
+            os.seteuid(65534)
+        found = survey([Path()])
+    finally:
+        if is_root:
+            os.seteuid(0)
+        (tmp_path / "locked").chmod(0o700)
+    assert [(run.folder.name, run.state) for run in found] == [("locked", "damaged"), ("open", "finished")]
+    assert "ermission denied" in found[0].problem
 
 
 def test_links_and_pipes_are_not_followed(root: Path, tmp_path: Path) -> None:

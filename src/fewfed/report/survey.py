@@ -87,7 +87,8 @@ def survey(folders: Sequence[Path]) -> list[Found]:
             raise RunError(f"'{folder}' holds no run: expected a run folder, or one with run folders below it")
         for each in here:
             found.setdefault(each.resolve(), each)
-    return [look_at(folder) for folder in found.values()]
+    # One that was deleted while others were read is no damaged run.
+    return [run for run in map(look_at, found.values()) if os.path.lexists(run.folder)]
 
 
 Rounds = Callable[[OwnFolder, str], tuple[list[dict[str, Any]], str]]
@@ -129,7 +130,11 @@ def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
         with os.scandir(folder) as entries:
             below = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     except (OSError, ValueError) as error:
-        raise RunError(f"cannot look into '{folder}' ({in_one_line(error)}): expected a folder of runs") from error
+        if depth == DEEPEST:  # One that was named.
+            raise RunError(f"cannot look into '{folder}' ({in_one_line(error)}): expected a folder of runs") from error
+        if not isinstance(error, FileNotFoundError):  # Else it has just been deleted.
+            yield folder  # What cannot be read counts as damaged, with the reason why.
+        return
     for name in below:
         if depth and not name.startswith("."):
             yield from _runs_below(folder / name, depth - 1)
