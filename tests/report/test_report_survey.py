@@ -208,7 +208,7 @@ def test_a_run_that_is_deleted_meanwhile_costs_no_other(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(survey_module, "look_at", look)
     with monkeypatch.context() as patched:
-        patched.setattr(survey_module.os, "scandir", scandir)
+        patched.setattr(os, "scandir", scandir)
         found = survey([tmp_path])
     assert [(run.folder.name, run.state) for run in found] == [("a", "finished"), ("d", "finished")]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fewfed.engine import storage
 from fewfed.metric import Metric, metric_of
+from fewfed.report.spreadsheet import lines_as_csv
 from fewfed.report.table import Spread
 from fewfed.report.tuned import setting
 
@@ -102,17 +101,15 @@ def to_csv(points: Sequence[Point], metric: str = "accuracy") -> str:
     judged, measures = metric_of(metric), measures_of(points)
     best = {name: best_points(points, name, judged) for name in measures}
     settings = list(dict.fromkeys(name for point in points for name in point.values))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     costs = [f"{name}{part}" for name in measures for part in ("", " sd", " not beaten")]
-    writer.writerow([*settings, metric, f"{metric} sd", *costs])
+    lines = []
     for number, point in enumerate(points):
         row = [point.values.get(name, "") for name in settings] + [*_parts(point.score)]
         for name in measures:
             cost = point.costs.get(name)
             row += ["", "", ""] if cost is None else [*_parts(cost.spread), int(number in best[name])]
-        writer.writerow(row)
-    return out.getvalue()
+        lines.append(row)
+    return lines_as_csv([*settings, metric, f"{metric} sd", *costs], lines)
 
 
 def as_json(points: Sequence[Point], metric: str = "accuracy") -> list[dict[str, Any]]:

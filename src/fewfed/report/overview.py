@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from fewfed.metric import metric_of
 from fewfed.report.curves import Curve, draw_curves
 from fewfed.report.leak import cell
 from fewfed.report.rendering import as_html, as_text, printable
+from fewfed.report.spreadsheet import as_csv
 from fewfed.report.survey import Found
 from fewfed.report.table import Spread, caption, mean_of_known
 
@@ -142,13 +141,8 @@ class Overview:
         return {"rows": rows, "differing": self.differing, "repeated": [str(folder) for folder in self.repeated]}
 
     def to_csv(self) -> str:
-        out = io.StringIO()
-        writer = csv.DictWriter(
-            out, list(dict.fromkeys(name for row in self.table for name in row)), lineterminator="\n"
-        )
-        writer.writeheader()
-        writer.writerows(self.table)
-        return out.getvalue()
+        table = self.table
+        return as_csv(list(dict.fromkeys(name for row in table for name in row)), table)
 
     def plot(self, path: Path) -> None:
         """Draw the metric of the first row by round: a line for each row with that metric, over its seeds."""

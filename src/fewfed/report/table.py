@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fewfed.metric import Metric, metric_of
 from fewfed.report.leak import EXPLAINED, cell
+from fewfed.report.spreadsheet import lines_as_csv
 from fewfed.runs.results import Result, joined_notes
 
 if TYPE_CHECKING:
@@ -136,17 +135,16 @@ def rich_table(table: Sequence[Row], title: str) -> Table:
 
 def to_csv(table: Sequence[Row]) -> str:
     """The same rows for other programs; accuracies and the like as fractions, no deviation with one seed."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     spreads = ("best", "last", "last10", "best_validation")
     plain = ("mb_up", "mb_down", "steps", "seconds", "failed", "metric", "leak_r2", "leak_reidentified", "note")
-    writer.writerow(["method", "seeds", *(f"{name}_{part}" for name in spreads for part in ("mean", "sd")), *plain])
+    columns = ["method", "seeds", *(f"{name}_{part}" for name in spreads for part in ("mean", "sd")), *plain]
+    lines = []
     for row in table:
         numbers = [
             "" if number is None else f"{number:.6f}" for name in spreads for number in _parts(getattr(row, name))
         ]
-        writer.writerow([row.method, row.seeds, *numbers, *(getattr(row, name) for name in plain)])  # None is empty.
-    return out.getvalue()
+        lines.append([row.method, row.seeds, *numbers, *(getattr(row, name) for name in plain)])  # None is empty.
+    return lines_as_csv(columns, lines)
 
 
 def caption(metrics: Iterable[str], several: bool, *, leaks: bool = False) -> str:

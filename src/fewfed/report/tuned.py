@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from fewfed.engine import storage
 from fewfed.metric import metric_of
 from fewfed.report.comparison import Comparison
 from fewfed.report.rendering import as_html, as_text
+from fewfed.report.spreadsheet import as_csv
 from fewfed.runs.naming import labels_of
 from fewfed.runs.tuning import Search, Tried, best
 
@@ -109,10 +108,6 @@ def search_table(search: Search, tried: Sequence[Tried]) -> Table:
 
 def write(search: Search, tried: Sequence[Tried]) -> None:
     """The trials and what is chosen, as files in the folder of the search."""
-    out = io.StringIO()
     rows = trials_of(search, tried)
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    storage.write(search.root / TRIALS, out.getvalue().encode())
+    storage.write(search.root / TRIALS, as_csv(list(rows[0]), rows).encode())
     storage.write(search.root / CHOSEN, (json.dumps(chosen_of(search, tried), indent=1) + "\n").encode())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from fewfed.report.spreadsheet import as_csv
 
 _LATEX = str.maketrans(
     {
@@ -110,12 +110,7 @@ class Sheet:
         rows: Sequence[Mapping[str, Any]] = self.plain or [
             {name: cell.text for name, cell in zip(self.columns, row, strict=True)} for row in self.rows
         ]
-        out = io.StringIO()
-        names = list(dict.fromkeys(name for row in rows for name in row)) or list(self.columns)
-        writer = csv.DictWriter(out, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return out.getvalue()
+        return as_csv(list(dict.fromkeys(name for row in rows for name in row)) or self.columns, rows)
 
     def files(self) -> dict[str, str]:
         """By name."""
