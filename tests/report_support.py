@@ -30,18 +30,21 @@ def write_run(
     finished: bool = True,
     record: Mapping[str, Any] | None = None,
     result: Mapping[str, Any] | None = None,
+    split: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A run whose metric went along a curve. `record`: more of every round; `result`: more of the result."""
+    """A run whose metric went along a curve. `record`: more of every round; `result`: more of the result; `split`: more
+    of what is said of the split."""
     clients = len(counts)
     settings = {"rounds": len(curve) + (0 if finished else 5), "seed": seed, "clients": clients, "metric": metric}
     resolved = resolve(method, {**settings, "cohort": 2.0, "split": "qua:2", **(values or {})})
     name = label or resolved.chosen.method.label
-    split = {
+    divided = {
         "rule": "qua:2", "clients": clients, "rows": int(np.sum(counts)), "sparsity": 0.25,
         "sizes": {"smallest": 3, "median": 4.0, "mean": 4.0, "largest": 5},
         "by_class": {"classes": list(classes), "clients": [list(row) for row in counts]},
+        **(split or {}),
     }  # fmt: skip
-    run = RunFolder.create(folder, {**resolved.as_json(), "label": name, "inputs": {}}, split, {"clients": clients})
+    run = RunFolder.create(folder, {**resolved.as_json(), "label": name, "inputs": {}}, divided, {"clients": clients})
     run.restore(lambda states: None, len(curve))  # The first line continues from the configuration.
     for number, value in enumerate(curve, 1):
         run.append(

@@ -373,3 +373,51 @@ def test_the_switch_to_single_seeds_is_seen_however_many_lines_there_are(browser
         assert set(around) == {"visible"}  # What scrolls by itself would hide it behind the names.
         assert visit.page.locator(".names").first.evaluate("one => one.scrollHeight > one.clientHeight")
         visit.keep(SHOTS / "report-many-lines-360.png")
+
+
+NAMES = (
+    *(
+        "W" * 60,
+        "@%&<=>+" * 9,
+        "MOON(MOON(MOON(MOON(FLEA))))-MMMMMMMM",
+        "Щ" * 30,
+        "患者中心第一病院の長い名前を持つ病院",
+    ),
+    *("i" * 90, "a\u0301" * 40, "flea"),
+)
+FIGURES = """() => Array.from(document.querySelectorAll("figure svg[viewBox][role]"), (figure) => {
+  figure.parentElement.hidden = false;
+  const of = (node) => { const at = node.getBoundingClientRect(); return [at.left, at.top, at.right, at.bottom]; };
+  const texts = Array.from(figure.querySelectorAll("text"), (text) => [text.textContent, ...of(text)]);
+  return { whole: of(figure), texts };
+})"""
+
+
+def overlap(one: list[float], other: list[float]) -> bool:
+    """By more than letters have around them."""
+    wide, high = (min(one[end], other[end]) - max(one[end - 2], other[end - 2]) for end in (2, 3))
+    return wide > 1 and high > 4
+
+
+def test_names_of_any_letters_are_whole_in_figures_and_not_over_each_other(browser: Any, tmp_path: Path) -> None:
+    """Wide letters need twice the room of the usual ones: what is measured is what the browser has drawn."""
+    reading = {"grouping": "qua:2", "sites": [{"name": name, "train": 8} for name in NAMES]}
+    more: dict[str, Any] = {"classes": NAMES, "counts": [[1] * 8] * 8, "split": {"reading": reading}}
+    for place, name in enumerate(NAMES):
+        for seed in range(2):
+            curve = rising(12, 0.5 + place / 50, 7 * place + seed)
+            write_run(tmp_path / f"{place}-{seed}", "fedavg", seed, curve, label=name, **more)
+    made = write_report([tmp_path])
+    with visiting(browser, made.page, width=1280) as visit:
+        visit.keep(SHOTS / "report-names.png")
+        figures = visit.page.evaluate(FIGURES)
+        assert len(figures) >= 4
+        for figure in figures:
+            left, top, right, bottom = figure["whole"]
+            for text, *box in figure["texts"]:
+                inside = box[0] >= left - 1 and box[1] >= top - 1 and box[2] <= right + 1 and box[3] <= bottom + 1
+                assert inside, (text, box, figure["whole"])
+            named = [box for text, *box in figure["texts"] if len(text) > 3]
+            over = [(one, other) for place, one in enumerate(named) for other in named[:place] if overlap(one, other)]
+            assert not over
+        assert any(text == "flea" for figure in figures for text, *_ in figure["texts"])

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from fewfed.report.page.charts import ROUND, Chart, Line, thinned
 from fewfed.report.page.detail import Counts, Panel
+from fewfed.report.page.lettering import shortened, width
 
 COLOURS = 8
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
@@ -30,6 +31,8 @@ STYLE = (
 )
 _UPRIGHT = 14.0
 """Width of a column that has room for a name read from below."""
+_CLASS_ROOM, _SITE_ROOM = 104.0, 170.0
+"""What names of classes and sites may take in the picture of a split."""
 _POINTS = 120
 """Of a line in a figure, which is small."""
 
@@ -58,31 +61,31 @@ def standing_alone(figure: str) -> str:
     return f'{opened} xmlns="http://www.w3.org/2000/svg"><style>{STYLE}</style>{rest}\n'
 
 
-def lines_figure(chart: Chart, width: int = 720, height: int = 400) -> str:
+def lines_figure(chart: Chart, wide: int = 720, high: int = 400) -> str:
     """Lines with bands, and their names below."""
     lines = [line for line in chart.lines if line.shown] or list(chart.lines[:1])
-    names = list(_legend(lines, 56, height, width))
+    names = list(_legend(lines, 56, high, wide))
     low = min(value for line in lines for value in (*line.mean, *line.low))
-    high = max(value for line in lines for value in (*line.mean, *line.high))
+    top = max(value for line in lines for value in (*line.mean, *line.high))
     ends = [place for line in lines for place in (line.x[0], line.x[-1])]
-    below, above = _padded(low, high)
+    below, above = _padded(low, top)
     across = (min(ends), max(ends) if max(ends) > min(ends) else min(ends) + 1)
-    box = Box(56, 12, width - 72, height - 64, across, (below, above))
+    box = Box(56, 12, wide - 72, high - 64, across, (below, above))
     inside = [
         *_axes(box, chart.x, chart.y),
         *(_band(box, line) for line in lines),
         *(_path(box, line) for line in lines),
     ]
     rows = 1 + max((row for row, _ in names), default=0)
-    return _svg(width, height + 20 * rows, chart.title, chart.told, [*inside, *(text for _, text in names)])
+    return _svg(wide, high + 20 * rows, chart.title, chart.told, [*inside, *(text for _, text in names)])
 
 
 def intervals_figure(rows: Sequence[tuple[str, float, float | None, int]], unit: str, told: str) -> str:
     """A row a method: its difference to the baseline, the interval around it, and a line at zero."""
-    width, each, left = 720, 28, 190
+    wide, each, left = 720, 28, 190
     spans = [(mean - (half or 0), mean + (half or 0)) for _, mean, half, _ in rows]
     low, high = _padded(min(0.0, *(span[0] for span in spans)), max(0.0, *(span[1] for span in spans)))
-    box = Box(left, 6, width - left - 20, each * len(rows), (low, high), (0, 1))
+    box = Box(left, 6, wide - left - 20, each * len(rows), (low, high), (0, 1))
     bottom = box.top + box.height
     parts = [Markup('<line class="grid" x1="{x}" x2="{x}" y1="6" y2="{y}"/>').format(x=_p(box.across(t)), y=_p(bottom))
              for t in ticks(low, high)]  # fmt: skip
@@ -92,7 +95,7 @@ def intervals_figure(rows: Sequence[tuple[str, float, float | None, int]], unit:
     for number, ((label, mean, half, mark), (start, end)) in enumerate(zip(rows, spans, strict=True)):
         y = box.top + each * (number + 0.5)
         colour = mark % COLOURS
-        parts.append(_text(left - 12, y + 4, _short(label, 26), "end"))
+        parts.append(_text(left - 12, y + 4, shortened(label, left - 16), "end"))
         if half is not None:
             parts.append(Markup('<line class="line s{c}" x1="{a}" x2="{b}" y1="{y}" y2="{y}"/>').format(
                 c=colour, a=_p(box.across(start)), b=_p(box.across(end)), y=_p(y)))  # fmt: skip
@@ -103,14 +106,14 @@ def intervals_figure(rows: Sequence[tuple[str, float, float | None, int]], unit:
         _text(box.across(tick), bottom + 18, f"{tick:g}".replace("-", "−"), "middle") for tick in ticks(low, high)
     ]
     parts.append(_text(box.left + box.width / 2, bottom + 38, unit, "middle"))
-    return _svg(width, bottom + 46, "Differences to the baseline", told, parts)
+    return _svg(wide, bottom + 46, "Differences to the baseline", told, parts)
 
 
 def split_figure(counts: Counts, told: str) -> str:
     """Clients across, classes down; the darker, the more rows."""
     clients, classes = len(counts.clients), len(counts.classes)
-    longest = max((len(_short(name, 14)) for name in counts.classes), default=1)
-    left = 20 + 7 * longest
+    classes_called = [shortened(name, _CLASS_ROOM) for name in counts.classes]
+    left = 20 + max(map(width, classes_called), default=7.0)
     cell = max(3.0, min(22.0, (720 - left - 10) / max(1, clients)))
     tall = max(8.0, min(22.0, 440 / max(1, classes)))
     most = max((count for row in counts.clients for count in row), default=0) or 1
@@ -130,14 +133,14 @@ def split_figure(counts: Counts, told: str) -> str:
         x=_p(left - 0.5), w=_p(clients * cell + 0.4), h=_p(classes * tall + 0.4)))  # fmt: skip
     step = max(1, math.ceil(13 / tall))
     parts += [
-        _text(left - 8, 6 + (place + 0.5) * tall + 4, _short(name, 14), "end")
-        for place, name in enumerate(counts.classes)
+        _text(left - 8, 6 + (place + 0.5) * tall + 4, name, "end")
+        for place, name in enumerate(classes_called)
         if place % step == 0
     ]
     if counts.names and cell >= _UPRIGHT:
-        names = [_short(name, 24) for name in counts.names]
+        names = [shortened(name, _SITE_ROOM) for name in counts.names]
         parts += [_upright(left + (n + 0.5) * cell + 4, bottom + 10, name) for n, name in enumerate(names)]
-        height = bottom + 24 + 7 * max(len(name) for name in names)
+        height = bottom + 20 + max(map(width, names))
     else:
         every = next((n for n in (1, 2, 5, 10, 20, 50, 100) if n * cell >= 26), 100)
         parts += [_text(left + (n + 0.5) * cell, bottom + 16, str(n), "middle") for n in range(0, clients, every)]
@@ -214,13 +217,13 @@ def dash_of(mark: int) -> str:
     return DASHES[(mark + mark // COLOURS) % len(DASHES)]
 
 
-def _legend(lines: Sequence[Line], left: float, top: float, width: float) -> Iterable[tuple[int, str]]:
+def _legend(lines: Sequence[Line], left: float, top: float, right: float) -> Iterable[tuple[int, str]]:
     """Names of lines in rows, each with the number of its row."""
     x, row = left, 0
     for line in lines:
-        name = _short(line.label, 60)
-        room = 40 + 6.8 * len(name)
-        if x > left and x + room > width:
+        name = shortened(line.label, right - left - 46)
+        room = 46 + width(name)
+        if x > left and x + room > right:
             x, row = left, row + 1
         y = top + 6 + 20 * row
         dash = Markup(' stroke-dasharray="{}"').format(dash_of(line.mark)) if dash_of(line.mark) else ""
@@ -248,12 +251,6 @@ def _upright(x: float, y: float, text: str) -> Markup:
     return Markup('<text x="{x}" y="{y}" text-anchor="end" transform="rotate(-90 {x} {y})">{t}</text>').format(
         x=_p(x), y=_p(y), t=escape(text)
     )
-
-
-def _short(text: str, most: int) -> str:
-    """Without its middle: names that differ often do so at the end."""
-    end = (most - 1) // 3
-    return text if len(text) <= most else f"{text[: most - 1 - end]}…{text[-end:]}"
 
 
 def _p(value: float) -> str:
