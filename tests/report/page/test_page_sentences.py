@@ -68,6 +68,21 @@ def test_means_say_of_how_many_seeds_they_are(tmp_path: Path) -> None:
     assert row[2].text == "2.250 ± 0.354"  # By hand, of 2 and 2.5.
 
 
+def test_a_run_that_diverged_is_not_said_to_be_in_a_mean_and_lines_say_that_it_ends(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path / f"a{seed}", "fedavg", seed, [2.0, 1.0] + [1.0 if seed else NAN] * 10, metric="loss")
+    task = task_of(tmp_path)
+    assert "the others came to no number, and means are without them" in task.results.note
+    assert "as here with" not in task.results.note  # The one that has fewer than ten is in no mean.
+    assert task.curves is not None
+    assert task.curves.note == "Not all seeds have a number in every round: means are over those that do."
+    write_run(tmp_path / "whole" / "a", "fedavg", 0, [2.0, 1.0], metric="loss")
+    whole = task_of(tmp_path / "whole")
+    assert whole.curves is not None
+    assert whole.curves.note == ""
+    assert "no number" not in whole.results.note
+
+
 def test_nothing_is_compared_with_a_baseline_that_diverged_and_it_is_said(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "fedavg", 0, [2.0, NAN], metric="loss")
     write_run(tmp_path / "b", "flea", 0, [2.0, 1.0], metric="loss")

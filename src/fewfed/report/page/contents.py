@@ -188,7 +188,9 @@ def _charts(setting: Setting, name: str, most: int) -> tuple[Chart | None, Chart
     if not lines:
         return None, None
     asked = max(len({place for place, _ in run.curve}) for row in setting.rows for run in row.group.runs)
-    note = f"Of {asked} evaluated rounds {most} are drawn." if asked > most else ""
+    thinned = f"Of {asked} evaluated rounds {most} are drawn." if asked > most else ""
+    fewer = "Not all seeds have a number in every round: means are over those that do." if _ended(lines) else ""
+    note = " ".join(filter(None, (thinned, fewer)))
     several = any(line.low for line in lines)
     named = begun(metric.title)
     what = f"{named} on the test part by round{', mean over seeds' if several else ''}."
@@ -201,6 +203,11 @@ def _charts(setting: Setting, name: str, most: int) -> tuple[Chart | None, Chart
     traffic = Chart(f"{name}traffic", f"{named} by traffic", charts.TRAFFIC, charts.axis(metric),
                     charts.told(sent, metric, what), sent, note)  # fmt: skip
     return curves, traffic
+
+
+def _ended(lines: Sequence[charts.Line]) -> bool:
+    """Whether a mean is over fewer runs at one place than at another, so that it may jump there."""
+    return any(None in values for line in lines for values in (line.single or {}).values())
 
 
 def _split(rows: Sequence[Labelled], name: str) -> Figure | None:

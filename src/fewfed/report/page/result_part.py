@@ -210,10 +210,12 @@ def _over_seeds(rows: Sequence[Labelled]) -> str:
 def _noted(rows: Sequence[Labelled]) -> str:
     """All that is said below the results."""
     unfinished = any(not row.is_finished for row in rows)
+    partly = any(0 < _scored(row) < len(row.group.runs) and _diverged(row) for row in rows)
     own = [row.label for row in rows if any(detail.own_models for detail in row.details)]
     told = [
         _averaged(rows),
         "Unfinished runs are shown as far as they came." if unfinished else "",
+        "Seeds such as '2 of 3': the others came to no number, and means are without them." if partly else "",
         f"Each client has a model of its own in {', '.join(own)}: its numbers are means over clients' models, each on "
         f"the whole test part, whose rows may be of classes that the client has none of." if own else "",
     ]  # fmt: skip
@@ -222,7 +224,7 @@ def _noted(rows: Sequence[Labelled]) -> str:
 
 def _averaged(rows: Sequence[Labelled]) -> str:
     """What "last 10" is. In short runs it is the mean of everything, the first rounds too."""
-    counts = sorted({len(run.curve) for row in rows for run in row.group.runs if run.curve})
+    counts = sorted({len(run.curve) for row in rows for run in row.group.runs if run.curve and run.summary})
     if not counts:
         return ""
     few = f" Runs with fewer, as here with {counts[0]}, have all of them in it, the first too."
@@ -251,9 +253,12 @@ def _best(rows: Sequence[Labelled], name: str, metric: Metric) -> set[str]:
 
 def _seeds(row: Labelled) -> Cell:
     """How many runs; where some have no number, of how many the means are."""
-    runs, scored = row.group.runs, sum(run.summary is not None for run in row.group.runs)
-    text = str(len(runs)) if scored in (0, len(runs)) else f"{scored} of {len(runs)}"
-    return Cell(text, len(runs))
+    runs, scored = len(row.group.runs), _scored(row)
+    return Cell(str(runs) if scored in (0, runs) else f"{scored} of {runs}", runs)
+
+
+def _scored(row: Labelled) -> int:
+    return sum(run.summary is not None for run in row.group.runs)
 
 
 def spread_cell(spread: Spread | None, metric: Metric, strong: bool = False) -> Cell:
