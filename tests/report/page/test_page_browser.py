@@ -421,3 +421,27 @@ def test_names_of_any_letters_are_whole_in_figures_and_not_over_each_other(brows
             over = [(one, other) for place, one in enumerate(named) for other in named[:place] if overlap(one, other)]
             assert not over
         assert any(text == "flea" for figure in figures for text, *_ in figure["texts"])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_table_that_goes_on_at_the_right_is_seen_to(
+    browser: Any, page: Path, tmp_path: Path, scheme: Literal["light", "dark"]
+) -> None:
+    """Cut off between two columns it looks whole, and scrollbars of telephones hide."""
+    from PIL import Image
+
+    shaded = {}
+    for width in (360, 1280):
+        with visiting(browser, page, width=width, scheme=scheme) as visit:
+            part = visit.page.locator(".scroll:has(#t-results)").first
+            for place in ("start", "end"):
+                part.evaluate("(one, end) => { one.scrollLeft = end ? one.scrollWidth : 0; }", place == "end")
+                part.screenshot(path=str(tmp_path / "part.png"))
+                with Image.open(tmp_path / "part.png") as picture:
+                    grey = np.asarray(picture.convert("L"), dtype=float)[4:12]  # Above the letters of the head.
+                shaded[width, place] = [abs(float(edge.mean()) - float(np.median(grey))) > 20
+                                        for edge in (grey[:, 1], grey[:, -2])]  # fmt: skip
+    assert shaded == {
+        (360, "start"): [False, True], (360, "end"): [True, False],
+        (1280, "start"): [False, False], (1280, "end"): [False, False],
+    }  # fmt: skip
