@@ -113,6 +113,16 @@ def test_a_seed_that_is_still_under_way_is_not_said_to_be_missing(tmp_path: Path
     assert told.endswith("; flea has not finished seed 2, and only one of the two has seed 3, left out.")
 
 
+def test_it_is_said_why_nothing_is_compared_with_the_baseline_that_was_asked_for(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "fedprox", 0, [0.5], values={"rounds": 2}, finished=False)
+    write_run(tmp_path / "b", "flea", 0, [0.5, 0.6])
+    write_run(tmp_path / "c", "fedavg", 0, [0.5, 0.6, 0.7])
+    told = [task.sentences for task in contents(survey([tmp_path]), baseline="fedprox").tasks]
+    why = "so that nothing can be compared with it."
+    assert told == [(f"fedprox has not finished, {why}",), (f"fedprox was not run here, {why}",)]
+    assert [task.sentences for task in page_of(tmp_path).tasks] == [(), ()]
+
+
 def test_there_is_one_of_what_there_is_one(tmp_path: Path) -> None:
     write_run(tmp_path / "a", curve=[0.5], counts=[[3, 0]], values={"split": "qua:1"})
     (described,) = (" ".join(task.described) for task in page_of(tmp_path).tasks)

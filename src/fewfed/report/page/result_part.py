@@ -64,7 +64,7 @@ def differences(setting: Setting) -> tuple[Sheet | None, tuple[str, ...], str]:
     finished = [row for row in setting.rows if row.is_finished and row is not baseline]
     others = [row for row in finished if row.by_seed(JUDGED)]
     if baseline is None:
-        return None, (), ""
+        return None, _without_baseline(setting) if finished else (), ""
     metric = metric_of(baseline.group.first.metric)
     if not baseline.by_seed(JUDGED):
         lost = f"{baseline.label} {_unscored(baseline, metric)}, so that nothing can be compared with it."
@@ -103,6 +103,13 @@ def differences(setting: Setting) -> tuple[Sheet | None, tuple[str, ...], str]:
                   words=2, note=note)  # fmt: skip
     figure = intervals_figure(drawn, unit, " ".join(sentences)) if several else ""
     return sheet, tuple(sentences), figure
+
+
+def _without_baseline(setting: Setting) -> tuple[str, ...]:
+    """Why nothing is compared with the baseline that was asked for."""
+    is_begun = any(row.group.first.method == setting.wanted for row in setting.rows)
+    why = "has not finished" if is_begun else "was not run here"
+    return (f"{setting.wanted} {why}, so that nothing can be compared with it.",) if setting.wanted else ()
 
 
 VERDICTS = {

@@ -69,6 +69,8 @@ class Setting:
 
     title: str
     rows: tuple[Labelled, ...]
+    wanted: str = ""
+    """The baseline that somebody asked for."""
 
     @property
     def baseline(self) -> Labelled | None:
@@ -110,7 +112,7 @@ def _setting(groups: list[Group], details: dict[str, Detail], baseline: str, mar
         )
         for label, group in zip(seen.labels, groups, strict=True)
     )
-    return Setting(seen.title, rows)
+    return Setting(seen.title, rows, baseline)
 
 
 def _told_apart(setting: Setting, all_of_them: Sequence[Setting]) -> str:
