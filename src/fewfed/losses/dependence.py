@@ -61,7 +61,9 @@ def unbiased_distance_correlation(x: Tensor, f: Tensor) -> Tensor:
 def trace_correlation(x: Tensor, f: Tensor, form: str = "trace", centre: bool = True) -> Tensor:
     """FLea's ICLR decorrelation Tr(XᵀFFᵀX) over its scale: 'trace' ‖X‖²‖F‖² (as printed), 'rv' √(Tr(XᵀX)² Tr(FᵀF)²).
 
-    Evaluated on the two B×B Gram matrices, so the size of the features does not matter.
+    Columns are centred first unless told otherwise; the equation prints no centring, and without it two independent
+    samples of positive numbers are related. Evaluated on the two B×B Gram matrices, so the size of the features does
+    not matter.
     """
     x, f = x.flatten(1), f.flatten(1)
     if centre:
@@ -76,14 +78,14 @@ def trace_correlation(x: Tensor, f: Tensor, form: str = "trace", centre: bool = 
 
 
 @fusable
-def dependence(x: Tensor, f: Tensor, form: str = "dcor", power: int = 1) -> Tensor:
-    """How much features tell of their inputs within a batch: `dcor` (power 1 or 2), `trace` or `rv`.
+def dependence(x: Tensor, f: Tensor, form: str = "dcor", power: int = 1, centred: bool = True) -> Tensor:
+    """How much features tell of their inputs within a batch: `dcor` (power 1 or 2), `trace` or `rv` (centred or not).
 
     Below 4 rows every form is near 1 or undefined whatever the features are, so it is 0 there.
     """
     if len(x) < 4:
         return f.new_zeros(())
-    return distance_correlation(x, f, power) if form == "dcor" else trace_correlation(x, f, form)
+    return distance_correlation(x, f, power) if form == "dcor" else trace_correlation(x, f, form, centred)
 
 
 def _centre(d: Tensor) -> Tensor:

@@ -26,7 +26,8 @@ class FLea(FedAvg):
     f = E(x) is mixed with buffer rows, f~ = lam·f + (1−lam)·f^F, labels alike, lam ~ Beta(a, a) a row (Eq. 2). Loss:
     CE(H(f~), y~) + lambda1·KL(teacher, student on f~) (Eq. 4) + lambda2·R(x, f) (Eq. 5). After averaging, the same
     clients upload (E(x), y) of a fixed fraction of their rows: the next round's buffer; round 1 has none. Deviations,
-    all flags: R, not R² (`power`); KL(global ‖ local) (`kl`). The released code's other loss: preset `official`.
+    all flags: R, not R² (`power`); KL(global ‖ local) (`kl`); in the ICLR submission's forms centred columns, where its
+    Eq. 5 prints none (`centred`). The released code's other loss: preset `official`.
     """
 
     name = "flea"
@@ -43,6 +44,7 @@ class FLea(FedAvg):
     distil: float = setting(1.0, "lambda1, weight of the distillation", ge=0)
     decorrelate: float = setting(3.0, "lambda2, weight of the decorrelation", ge=0)
     decorrelation: Literal["dcor", "trace", "rv"] = setting("dcor", "distance correlation (KDD) or a trace form (ICLR)")
+    centred: bool = setting(True, "trace forms: columns are centred first; false = as Eq. 5 of ICLR prints them")
     power: Literal[1, 2] = setting(1, "distance correlation R (1, as coded) or R² (2, as printed)")
     kl: Literal["global-local", "local-global"] = setting("global-local", "direction as coded, or as printed in Eq. 4")
     pairing: Literal["cycle", "truncate"] = setting("cycle", "a buffer row for every local row, or the shorter of both")
@@ -68,7 +70,7 @@ class FLea(FedAvg):
     def loss(self, work: Tree, ctx: Context, batch: Batch) -> dict[str, Tensor]:
         cut = cuts.position(ctx, self.cut)
         features, target = ctx.net.apply(work, batch.x, stop=cut), one_hot(batch.y, ctx.task.classes)
-        relation = dependence(batch.x, features, self.decorrelation, self.power)
+        relation = dependence(batch.x, features, self.decorrelation, self.power, self.centred)
         mixing = "row" in batch.drawn
         if mixing and self.bn_refresh:
             ctx.net.apply(work, features.detach(), start=cut)
