@@ -146,13 +146,18 @@ class Played:
         """Between the model that predicts after a round and one that was written anew."""
         return gap(self.job.method.predictor(self.server(round), {}), state)
 
-    def follow(self, local: Callable[[Turn], State], after: Callable[[int, State], None] | None = None) -> None:
-        """Compare every round with the mean, by rows, of what clients make of a common model."""
+    def follow(
+        self,
+        local: Callable[[Turn], State],
+        after: Callable[[int, State], None] | None = None,
+        within: float = EXACT,
+    ) -> None:
+        """Compare every round with the mean, by what clients weigh, of what they make of a common model."""
         state = state_of(fresh())
         for round in range(self.rounds):
             turns = [Turn(self, round, client, state) for client in self.cohort(round)]
             state = mean([local(turn) for turn in turns], [turn.weight for turn in turns])
-            assert self.gap(round, state) < EXACT
+            assert self.gap(round, state) < within
             if after is not None:
                 after(round, state)
 
