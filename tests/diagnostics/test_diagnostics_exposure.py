@@ -76,6 +76,25 @@ def test_rows_that_stay_for_several_rounds_are_counted_with_their_owners(history
     assert exposure_curve(job, cohort=2, rounds=5) == counted
 
 
+def test_who_sent_no_row_is_seen_by_nobody() -> None:
+    """Three rows of a class at client 0, four at client 1 and so on: a fifth of them, rounded down, is none at first."""
+    rows = digits_federation().union()
+    federation = GeneratedFederation(
+        10, lambda k: rows.rows(torch.nonzero(rows.y == k).flatten()[: 3 + k]), Examples(rows.x[:1], rows.y[:1]), 10
+    )
+    job = job_of(choose("flea:official", {"share": 0.2}).method, federation, training={"epochs": 1})
+    observer = Exposure()
+    recorded = run(job, rounds=6, cohort=4, observers=[observer])
+    seen, counted = set[tuple[int, int]](), []
+    for view in recorded.views:
+        received = view.phases[0]
+        owners = received.shared.get("labels", torch.zeros(0)).unique().tolist()
+        seen |= {(int(owner), client) for owner in owners for client in received.combined.clients}
+        counted.append(len(seen) / 100)
+    assert observer.curve == counted
+    assert 0 < counted[-1] < exposure_curve(job, cohort=4, rounds=6)[-1], "foreseen is that everybody sends"
+
+
 def test_a_pool_of_all_is_seen_by_whoever_trains() -> None:
     curve = exposure_curve(job_of("fedmix"), cohort=10, rounds=1)
     assert curve == [1.0]

@@ -109,7 +109,7 @@ def exposure_curve(job: Job, cohort: int, rounds: int) -> list[float]:
     """The exposure after every round of a run that need not be made: cohorts are known beforehand.
 
     What a phase broadcasts, and of how many rounds, is learnt from short rounds with one client; nobody is assumed to
-    fail.
+    fail, nor to have too few rows to send one.
     """
     broadcasts = _broadcasts(job, rounds)
     clients = len(job.federation)
@@ -145,7 +145,9 @@ def _follow(flow: _Flow, result: PhaseResult) -> dict[str, int]:
             flow.receive(name, result.combined.clients, last)
             held[name] = last
     for name in rows_of(result.phase):
-        flow.send(name, result.combined.clients, _rows_in(result.combined.values.get(name, {})))
+        counts = result.sent_rows.get(name, ())  # Empty where nobody sent any; else as many as clients.
+        senders = [client for client, rows in zip(result.combined.clients, counts, strict=False) if rows]
+        flow.send(name, senders, _rows_in(result.combined.values.get(name, {})))
     return held
 
 
