@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -164,6 +165,30 @@ def test_it_is_said_that_training_together_does_not_pay() -> None:
     assert "does not pay" not in level
     alone = words(evidence("local", LOCAL, [0.9]), evidence("fedavg", FEDAVG, [0.85]))
     assert "likely, not certain" in alone, "one seed tells nothing"
+
+
+def test_who_was_still_learning_is_said_of_everybody() -> None:
+    """Who learns slowly is behind at first: that every site alone is ahead after ten rounds is not the end of it."""
+    local = evidence("local", LOCAL, [0.9, 0.91, 0.9], rounds=10)
+    fedavg = evidence("fedavg", FEDAVG, [0.5, 0.52, 0.51], rounds=10)
+    single = evidence("single", LOCAL, [0.5, 0.5, 0.5], rounds=10, is_reference=True, rises=True)
+    assert "still getting better" not in words(local, fedavg, single)
+    rising = words(local, replace(fedavg, rises=True), single)
+    assert "Of the others, still getting better at the end: fedavg (after 10 rounds)." in rising
+    assert "single (after" not in rising
+
+
+@pytest.mark.parametrize(("rounds", "told"), [(1, "1 round"), (2, "2 rounds"), (5, "5 rounds")])
+def test_after_so_few_rounds_nobody_can_tell(rounds: int, told: str) -> None:
+    """As on digits of two classes a site, where the plain average needs tens of rounds to be ahead."""
+    for local, fedavg in (([0.2, 0.2], [0.1, 0.3]), ([0.2, 0.2, 0.2], [0.1, 0.1, 0.1]), ([0.2], [0.1])):
+        text = words(evidence("local", LOCAL, local, rounds=rounds), evidence("fedavg", FEDAVG, fedavg, rounds=rounds))
+        assert f"Whether training together pays here cannot be told after {told}: so far" in text
+        assert f"Do not rely on it yet: in {told} hardly anything is learned" in text
+        assert "does not pay" not in text
+        assert "likely" not in text
+    enough = words(evidence("local", LOCAL, [0.2], rounds=3), evidence("fedavg", FEDAVG, [0.1], rounds=6))
+    assert "hardly anything" not in enough
 
 
 def test_who_was_ahead_and_why_it_is_not_recommended_is_said() -> None:

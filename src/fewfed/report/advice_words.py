@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fewfed.metric import Metric
 from fewfed.privacy.sharing import Share
+from fewfed.report.advice_length import is_too_short, left_open, rounds_told
 from fewfed.report.leak import EXPLAINED
 from fewfed.report.paired import CONFIDENCE, amount, paired, sentence
 from fewfed.report.recommended import FAR, TELLING_SEEDS, WORTH, Choice, Evidence
@@ -42,9 +43,7 @@ def reasons(choice: Choice, evidence: Sequence[Evidence], metric: Metric) -> lis
             f"re-identifies {chosen.leak_reidentified:.0%} of it ('fewfed explain' says what leaves, docs/defences.md "
             "what can be done)."
         )
-    if chosen.rises:
-        lines.append(f"It was still getting better after {chosen.rounds} rounds: more may help.")
-    return lines
+    return [*lines, *left_open(choice, evidence)]
 
 
 def no_better_than_guessing(chosen: Evidence, guesses: Mapping[int, float], metric: Metric, own: bool) -> list[str]:
@@ -164,6 +163,11 @@ def _alone(choice: Choice, evidence: Sequence[Evidence], metric: Metric) -> str:
             "Whether training together pays here cannot be told: nothing was far ahead of every site training alone, "
             "or ahead beyond chance, and what sends nothing is the simplest. The nearest: "
             f"{_sentence(choice.best, choice, metric)}"
+        )
+    if is_too_short(evidence):
+        return (
+            f"Whether training together pays here cannot be told after {rounds_told(evidence)}: so far nothing was "
+            "ahead of every site training alone, and what sends nothing is the simplest."
         )
     others = [each for each in evidence if not each.is_reference and each.spec in choice.differences]
     if any(choice.differences[each.spec].verdict != "worse" for each in others if each is not choice.chosen):

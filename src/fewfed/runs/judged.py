@@ -14,6 +14,8 @@ from fewfed.runs.results import Result
 
 _NOTHING = 0.002
 """A gain that is none."""
+TELLING = 6
+"""With fewer evaluations nobody can tell what is still getting better: two thirds of two each."""
 
 
 def score(result: Result, on: HeldOut, own: bool) -> float | None:
@@ -48,7 +50,7 @@ def tail(curve: Sequence[float]) -> float:
 def still_rises(curve: Sequence[float], lower_is_better: bool) -> bool:
     """Whether the last third is better than the third before it by more than evaluations vary."""
     third = len(curve) // 3
-    if third < 2:
+    if len(curve) < TELLING:
         return False
     before, after = curve[-2 * third : -third], curve[-third:]
     gain = statistics.fmean(after) - statistics.fmean(before)
