@@ -177,6 +177,34 @@ def test_the_commands_it_prints_are_understood(
     assert called(capsys, monkeypatch, *words)[0] == 0
 
 
+@pytest.mark.parametrize(("judge", "command"), [("auto", "advise"), ("all", "compare")])
+def test_looking_longer_measures_what_was_decided_by(
+    judge: str, command: str, tmp_path: Path, advise: Advise, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A table of `compare` is of the rows of all sites: where every site has a rule of its own, what is best at home
+    looks worst there, and the cohort of who trains alone is not that of the others."""
+    x, y, site = linear(4, 40, 5)
+    place = saved(tmp_path / "odd.npz", x, np.where(site % 2, y, 1 - y), site)
+    said = advise("--data", place, "--out", tmp_path / "out", "--judge", judge, "--set", "experiment.cohort=2", *QUICK,
+                  "--set", "validation=0.3")  # fmt: skip
+    words = shlex.split(said["commands"]["look longer"])[1:]
+    assert words[0] == command
+    assert words[words.index("--cohort") + 1] == "2"
+    assert words.count("--cohort") == 1
+    if command == "advise":
+        assert said["recommended"] == "local"
+        assert shlex.split(said["commands"]["train it"]).count("--cohort") == 1
+        assert said["settings"]["cohort"] == 4
+        assert "experiment.cohort" not in said["settings"]
+        words[words.index("--minutes") + 1] = "1"
+        words[words.index("--rounds") + 1] = "6"
+        assert called(capsys, monkeypatch, *words)[0] == 0
+        longer = json.loads((tmp_path / "out-longer" / ADVICE).read_text())
+        assert longer["judged_on"] == "own"
+        assert longer["recommended"] == "local"
+
+
 def test_the_time_is_kept_and_what_was_left_out_is_said(tmp_path: Path) -> None:
     data = ("--data", "digits", "--split", "qua:2", "--clients", "40")
     began = time.monotonic()

@@ -66,7 +66,10 @@ class Advice:
         rounds = self.asked.rounds or (chosen.rounds if enough else max(chosen.rounds, usual))
         alone = {"cohort": self.considered.look.sites} if chosen.is_alone else {}
         rate = {"lr": chosen.lr} if self.baked.is_searched else {}
-        return {**self.asked.values, "rounds": rounds, **alone, **rate}
+        found = {"rounds": rounds, **alone, **rate}
+        # A setting may have been asked for by its whole name: one in two spellings is had once only.
+        replaced = {*found, *(f"experiment.{name}" for name in found)}
+        return {**{name: value for name, value in self.asked.values.items() if name not in replaced}, **found}
 
     @property
     def metric(self) -> Metric:
