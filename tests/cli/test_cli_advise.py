@@ -197,8 +197,7 @@ def test_looking_longer_measures_what_was_decided_by(
         assert shlex.split(said["commands"]["train it"]).count("--cohort") == 1
         assert said["settings"]["cohort"] == 4
         assert "experiment.cohort" not in said["settings"]
-        words[words.index("--minutes") + 1] = "1"
-        words[words.index("--rounds") + 1] = "6"
+        words[words.index("--seeds") + 1] = "2"
         assert called(capsys, monkeypatch, *words)[0] == 0
         longer = json.loads((tmp_path / "out-longer" / ADVICE).read_text())
         assert longer["judged_on"] == "own"

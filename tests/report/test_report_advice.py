@@ -184,7 +184,7 @@ def test_after_so_few_rounds_nobody_can_tell(rounds: int, told: str) -> None:
     for local, fedavg in (([0.2, 0.2], [0.1, 0.3]), ([0.2, 0.2, 0.2], [0.1, 0.1, 0.1]), ([0.2], [0.1])):
         text = words(evidence("local", LOCAL, local, rounds=rounds), evidence("fedavg", FEDAVG, fedavg, rounds=rounds))
         assert f"Whether training together pays here cannot be told after {told}: so far" in text
-        assert f"Do not rely on it yet: in {told} hardly anything is learned" in text
+        assert f"It is no more than a first look: in {told} hardly anything is learned" in text
         assert "does not pay" not in text
         assert "likely" not in text
     enough = words(evidence("local", LOCAL, [0.2], rounds=3), evidence("fedavg", FEDAVG, [0.1], rounds=6))

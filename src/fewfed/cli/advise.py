@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from fewfed.report.advice import Advice, advised, rich_table
 from fewfed.report.look import sentences
 from fewfed.report.progress import cell_reporter
 from fewfed.runs.advice import Bakeoff
-from fewfed.runs.candidates import BASELINE
 from fewfed.runs.cells import Cell, LoadedData, Update
 from fewfed.runs.considered import considered
 from fewfed.runs.executors import packing_for
@@ -29,10 +27,8 @@ from fewfed.runs.question import DEFAULT_FOLDER, MINUTES, MOST_MINUTES, asked_of
 from fewfed.runs.time_plan import MOST_SEEDS
 from fewfed.runs.tuning import VALIDATION
 
-_RUNS = 8
-"""Of each method in a long advice: three learning rates and five seeds."""
-_AMPLE = 2.0
-"""Other work, starting and a margin."""
+_LONGER = 5
+"""So many times the minutes, and twice the seeds."""
 _LEVELS = ", ".join(share.word for share in Share if share)
 
 
@@ -109,27 +105,21 @@ def commands(advice: Advice) -> dict[str, str]:
 
 
 def _longer(advice: Advice) -> list[str]:
-    """The recommended method against two others, for as many rounds as it should be trained."""
-    spec, rounds = advice.recommended, advice.settings["rounds"]
+    """The recommended method against two others, with what was asked for: the rate and the cohort that were found for
+    one method are not those of the others."""
+    asked, spec = advice.asked, advice.recommended
     against = [each.spec for each in advice.evidence if not each.is_reference and each.spec != spec][:2]
-    # As asked for: the rate and the cohort that were found for one method are not those of the others.
-    common = opt.written({**advice.asked.values, "rounds": rounds})
     if not advice.own:
-        return ["compare", spec, *against, "--seeds", "5", *common]
+        rounds = {"rounds": advice.settings["rounds"]}
+        return ["compare", spec, *against, "--seeds", "5", *opt.written({**asked.values, **rounds})]
     # A table of `compare` is of the rows of all sites: there a model that is best at home may look poor.
-    asked = advice.asked
     share = [] if asked.allowed == Share.FEATURES.word else ["--share", asked.allowed]
     judge = [] if asked.judge == "auto" else ["--judge", asked.judge]
     held = [] if asked.validation == VALIDATION else ["--set", f"validation={asked.validation:g}"]
-    times = ["--minutes", str(_minutes(advice, [spec, *against], rounds)), "--out", f"{asked.root}-longer"]
-    return ["advise", spec, *against, *times, *share, *judge, *held, *common]
-
-
-def _minutes(advice: Advice, specs: Sequence[str], rounds: int) -> int:
-    """What advice on so many rounds of these methods takes, rather too many."""
-    run = [each for each in advice.evidence if each.spec in specs or each.spec == BASELINE or each.is_alone]
-    seconds = sum(each.seconds * rounds / each.rounds for each in run)
-    return min(MOST_MINUTES, math.ceil(_RUNS * _AMPLE * seconds / 60))
+    minutes = min(MOST_MINUTES, max(MINUTES, _LONGER * asked.minutes))
+    times = ["--minutes", f"{minutes:g}", "--seeds", str(2 * asked.seeds), "--out", f"{asked.root}-longer"]
+    named = {} if asked.rounds is None else {"rounds": asked.rounds}
+    return ["advise", spec, *against, *times, *share, *judge, *held, *opt.written({**asked.values, **named})]
 
 
 @contextmanager

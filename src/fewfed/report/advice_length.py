@@ -30,8 +30,8 @@ def left_open(choice: Choice, evidence: Sequence[Evidence]) -> list[str]:
         lines.append(f"Of the others, still getting better at the end: {told}. A longer run may change the order.")
     if is_too_short(evidence):
         lines.append(
-            f"Do not rely on it yet: in {rounds_told(evidence)} hardly anything is learned, and who learns slowly may "
-            f"be ahead later; expected {TELLING} rounds at the very least (more --minutes, or --rounds where you "
-            "named them)."
+            f"It is no more than a first look: in {rounds_told(evidence)} hardly anything is learned, and who learns "
+            f"slowly may be ahead later; expected {TELLING} rounds at the very least (more --minutes, or --rounds "
+            "where you named them)."
         )
     return lines
