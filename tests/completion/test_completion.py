@@ -23,6 +23,8 @@ Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
 CASES = {
+    "fewfed advise --judge o": {"own"},
+    "fewfed advise --share ": {"model", "averages", "inputs"},
     "fewfed ": {"run", "compare", "doctor", "data"},
     "fewfed co": {"compare", "completion"},
     "fewfed data ": {"get"},

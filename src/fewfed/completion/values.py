@@ -11,7 +11,9 @@ from fewfed.data.readers.options import DataOptions
 from fewfed.engine.executors.registry import plugins
 from fewfed.methods.registry import presets_of, registered
 from fewfed.metric import METRICS
+from fewfed.privacy.sharing import Share
 from fewfed.runs.experiment import Experiment
+from fewfed.runs.question import JUDGES
 from fewfed.tracking.registry import TRACKERS
 from fewfed.training import Training
 
@@ -28,6 +30,8 @@ KINDS: Mapping[str, str] = {
     "split": "splits",
     "shell": "shells",
     "track": "trackers",
+    "share": "levels",
+    "judge": "judges",
     "start_from": "files",
     "policy": "files",
     "test_data": "files",
@@ -55,6 +59,8 @@ def values() -> dict[str, tuple[str, ...]]:
         "splits": _SPLITS,
         "shells": SHELLS,
         "trackers": tuple(TRACKERS),
+        "levels": tuple(share.word for share in Share if share),
+        "judges": JUDGES,
         **_few(),
     }
 
