@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fewfed.methods.central_dp import CentralDP
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.scaffold import Scaffold
 from fewfed.phase import Clock
+from fewfed.plan import Plan
 from fewfed.privacy.accounting import Sampled, Spent
 from fewfed.privacy.gaussian import epsilon_of
 from fewfed.privacy.ledger import gaps
@@ -127,11 +129,23 @@ def test_it_protects_from_sites_only_and_counts_as_sampled(tmp_path: Path) -> No
                         out=tmp_path / "part")  # fmt: skip
     assert result.privacy is not None
     assert result.privacy["epsilon_server"] is None
-    assert result.privacy["epsilon_sites"] == Spent(0.0, (Sampled(0.5, 2.0, 2),)).epsilon(1e-5)
+    # Three of six: of the five others, for a site that was not drawn.
+    assert result.privacy["epsilon_sites"] == Spent(0.0, (Sampled(0.6, 2.0, 2),)).epsilon(1e-5)
     everybody = fewfed.run("central-dp(fedavg)", small(rounds=2, cohort=6.0), Training(epochs=1),
                            values={"sigma": 4.0}, out=tmp_path / "all")  # fmt: skip
     assert everybody.privacy is not None
     assert everybody.privacy["epsilon_sites"] == pytest.approx(epsilon_of(2 / 2.0**2, 1e-5))
+
+
+def test_cohorts_that_everybody_can_compute_hide_nobody(tmp_path: Path) -> None:
+    """Those of sampling = released follow from the number of the round, whatever the seed."""
+    training, experiment = Training(epochs=1, sampling="released"), small(rounds=3)
+    found = fewfed.run("central-dp(fedavg)", experiment, training, values={"sigma": 4.0}, out=tmp_path / "open")
+    drawn = [Plan(seed, 8, sampling="released").cohort(round, 6, 3) for seed in (0, 7) for round in range(3)]
+    assert drawn[:3] == drawn[3:]
+    turns = max(Counter(client for cohort in drawn[:3] for client in cohort).values())
+    assert found.privacy is not None
+    assert found.privacy["epsilon_sites"] == pytest.approx(epsilon_of(turns / 2.0**2, 1e-5))
 
 
 def test_a_budget_against_sites_ends_the_run_for_everybody_at_once(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_weights_and_features_are_one_account_row_by_row() -> None:
 
 def test_noise_of_the_server_protects_from_other_sites_only_and_hides_who_took_part() -> None:
     method = Noisy(steps=0.0, server=1.0, sharing=Cohort.ALL)
-    ledger = ledger_of(method, cohort=10, clients=100, rounds=100)
+    ledger = ledger_of(method, cohort=10, clients=101, rounds=100)
     assert gaps(method, CLOCK, "server") == (Gap("train", "model", "model"),)
     assert gaps(method, CLOCK, "sites") == ()
     assert ledger.view == "sites"
@@ -168,15 +168,46 @@ def test_phases_of_one_round_have_the_same_clients(epsilon: float) -> None:
 
     empty, there = outputs(0.0), (1 - rate) * outputs(0.0) + rate * outputs(1.0)
     delta = max(float((a - math.exp(epsilon) * b).clamp(min=0).sum()) for a, b in ((there, empty), (empty, there)))
-    ledger = ledger_of(Twice(), cohort=10, clients=100, rounds=1)
+    ledger = ledger_of(Twice(), cohort=10, clients=101, rounds=1)
     assert ledger.spent({}, "sites", 1).epsilon(delta) == pytest.approx(epsilon, abs=2e-3)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+def test_a_site_knows_whether_it_was_drawn_itself(epsilon: float) -> None:
+    """Brute force over the output of a round of two in five, and over whether the site that looks is one of them."""
+    x = torch.linspace(-12.0, 14.0, 26_001, dtype=torch.float64)
+
+    def output(row: float) -> Tensor:
+        return torch.exp(-((x - row) ** 2) / 2) / math.sqrt(2 * math.pi) * float(x[1] - x[0])
+
+    def delta(rate: float) -> float:
+        there = (1 - rate) * output(0.0) + rate * output(1.0)
+        return float((there - math.exp(epsilon) * output(0.0)).clamp(min=0).sum())
+
+    drawn_too, not_drawn = delta(1 / 4), delta(2 / 4)
+    ledger = ledger_of(Noisy(steps=0.0, server=1.0, sharing=Cohort.ALL), cohort=2, clients=5, rounds=1)
+    told = ledger.spent({}, "sites", 1)
+    assert told.epsilon(2 / 5 * drawn_too + 3 / 5 * not_drawn) >= epsilon
+    assert told.epsilon(not_drawn) == pytest.approx(epsilon, abs=2e-3)
+
+
+@pytest.mark.parametrize(("cohort", "clients", "secret"), [(1, 2, True), (4, 5, True), (2, 50, False)])
+def test_where_others_know_who_was_drawn_every_turn_of_a_client_counts_in_full(
+    cohort: int, clients: int, secret: bool
+) -> None:
+    """Of two sites the one that was not drawn knows that the other was."""
+    method = Noisy(steps=0.0, server=2.0, sharing=Cohort.ALL)
+    ledger = Ledger(method, clients, cohort, 4, CLOCK.epochs, drawn_in_secret=secret)
+    notes = noted(ledger, turn(method, 0, 3), noted(ledger, turn(method, 0, 1)))
+    assert notes["sites"].tolist() == [2 / 2.0**2] * 11
+    assert ledger.spent(notes, "sites", 4).epsilon(1e-5) == pytest.approx(epsilon_of(2 / 2.0**2, 1e-5))
 
 
 def test_a_method_with_two_phases_a_round_is_sampled_once_in_it() -> None:
     method = choose("central-dp(fedfed)", {"sigma": 2.0}).method
     noisy = [{each.phase for each in method.mechanisms(Clock(round, 10, 2))} for round in (4, 5)]
     assert noisy == [{"distil", "train"}, {"train"}]
-    spent = ledger_of(method, cohort=10, clients=100, rounds=10).spent({}, "sites", 10)
+    spent = ledger_of(method, cohort=10, clients=101, rounds=10).spent({}, "sites", 10)
     found = sorted((each.count, each.noise) for each in spent.sampled)
     assert found == [(5, pytest.approx(math.sqrt(0.5))), (5, pytest.approx(1.0))]
 

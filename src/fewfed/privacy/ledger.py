@@ -11,9 +11,11 @@ the row.
 - A row that is sent with noise is a Gaussian release of the rows behind it. Where several are behind it, one of them
   can turn it from one end of the clipping ball to the other: twice as far.
 - Noise that the server adds to a combination once a round protects from those who see its result, not from the server.
-  One row can turn its client's whole upload around (twice the clip). For other sites, who do not know who took part,
-  the round counts as sampled, once for all its phases, since all have the same clients; unless something else that
-  these clients send, labels and counts too, reaches others without the server's noise: that shows who they are. Cohorts
+  One row can turn its client's whole upload around (twice the clip). For another site, which does not know who took
+  part but for itself, the round counts as sampled, once for all its phases, since all have the same clients. It is not
+  where cohorts are drawn in the open, nor where something else that these clients send, labels and counts too, reaches
+  others without the server's noise: that shows who they are. A site that was not drawn knows that all of a cohort are
+  others, so that each of these is there with the chance cohort / (clients - 1), and none has a larger one. Cohorts
   have a fixed size: the pair of distributions that bounds sampling without replacement (Zhu, Dong & Wang 2022) is that
   of Poisson sampling with the noise of a replacement, which it is here.
 
@@ -82,6 +84,8 @@ class Ledger:
     """What was sent before the first round, or made of rows together, without noise."""
     assumed: str = ""
     """What is taken for public although it was measured on rows."""
+    drawn_in_secret: bool = True
+    """Whether other sites cannot compute who is drawn for a round."""
     name: str = field(default="ledger", init=False)
     withdraws: bool = field(default=False, init=False)
 
@@ -204,7 +208,7 @@ class Ledger:
                 if self._shows_members(clock, phase):  # Then each client is billed for its own turns.
                     continue
                 added = sum(_precision(one.noise) for one in of_phase(self.method, clock, phase) if one.each == "round")
-                if phase.cohort is Cohort.ROUND and self._rate < 1:
+                if phase.cohort is Cohort.ROUND and self._draws:
                     together += added
                 else:
                     certain += added
@@ -216,13 +220,20 @@ class Ledger:
         return found
 
     @property
+    def _draws(self) -> bool:
+        """Whether not everybody takes part in every round."""
+        return self.cohort < self.clients
+
+    @property
     def _rate(self) -> float:
-        """The share of clients that a round has."""
-        return min(1.0, self.cohort / self.clients)
+        """The chance of a client to be in a round, for another site that was not drawn and knows that it was not."""
+        return min(1.0, self.cohort / max(1, self.clients - 1))
 
     def _shows_members(self, clock: Clock, phase: Phase) -> bool:
         """Whether other sites can see who was drawn for a phase that not everybody takes part in."""
-        return phase.cohort is Cohort.ROUND and self._rate < 1 and not hides_members(self.method, clock)
+        if phase.cohort is not Cohort.ROUND or not self._draws:
+            return False
+        return not self.drawn_in_secret or self._rate >= 1 or not hides_members(self.method, clock)
 
     def _clock(self, number: int) -> Clock:
         return Clock(number, self.rounds, self.epochs)

@@ -63,6 +63,8 @@ def ledger_of(
         experiment.epsilon,
         own_budgets or {},
         *_measured(scaling or InputScaling("none")),
+        # Real sites are told the seed, and "released" cohorts are those of the number of the round alone.
+        drawn_in_secret=job.plan.sampling == "uniform" and job.plan.protection == "seed",
     )
     if experiment.epsilon is None:
         noisy = any(method.mechanisms(clock) for clock in clocks)
