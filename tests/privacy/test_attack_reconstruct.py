@@ -24,7 +24,7 @@ SITES = 12
 
 
 def attacked(case: Case, *rebuilders: Rebuilder) -> dict[str, Finding]:
-    found = Reconstruct(rebuilders=rebuilders).findings(case, silent)
+    found = Reconstruct(rebuilders=rebuilders, seekers=()).findings(case, silent)
     return {one.variant: one for one in found}
 
 

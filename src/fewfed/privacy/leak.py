@@ -27,7 +27,7 @@ from fewfed.privacy.inverting import inverted
 from fewfed.privacy.noiseless import without_noise
 from fewfed.privacy.ridge import Ridge
 from fewfed.privacy.shared_rows import origins_of, row_upload
-from fewfed.privacy.stand_in import MOST_CLIENTS, Exchanged, StandIn, dealt, stand_ins
+from fewfed.privacy.stand_in import MOST_CLIENTS, Exchanged, dealt, groups_of, stand_ins
 from fewfed.tree import Tree
 
 RIDGE, INVERTING = "ridge", "inverting"
@@ -282,7 +282,10 @@ def _inverted(exchanged: Exchanged, held: Examples, sent: Tensor, start: Tensor)
     done = 0
     exchanged = replace(exchanged, job=without_noise(exchanged.job))
     for one in stand_ins(exchanged, held, len(sent)):
-        function, count = _of_groups(one)
+        groups = groups_of(one)
+        if groups is None:
+            raise _NothingToMeasure("rows are behind several of the rows sent: they cannot be taken apart")
+        function, count = groups
         part = [(done + number) % len(sent) for number in range(count)]
         begin = start[part].to(one.rows.x).reshape(-1, *one.rows.x.shape[1:])
         found.append(inverted(function, sent[part].to(one.rows.x), begin).flatten(1)[: len(sent) - done])
@@ -292,23 +295,6 @@ def _inverted(exchanged: Exchanged, held: Examples, sent: Tensor, start: Tensor)
     if done < len(sent):
         raise _NothingToMeasure("clients that hold the attackers' rows would send next to nothing")
     return torch.cat(found)
-
-
-def _of_groups(one: StandIn) -> tuple[Any, int]:
-    """What a client sends as a function of one input for each set of rows behind it, and how many such sets there
-    are. A set that is sent more than once counts once."""
-    groups, which = torch.unique(one.origins, dim=0, return_inverse=True)
-    present = groups >= 0
-    if int(present.sum()) != len(one.slots):
-        raise _NothingToMeasure("rows are behind several of the rows sent: they cannot be taken apart")
-    first = torch.full((len(groups),), len(which)).scatter_reduce(0, which, torch.arange(len(which)), "amin")
-    group_of = torch.empty(len(one.slots), dtype=torch.long)
-    group_of[groups[present]] = torch.arange(len(groups)).unsqueeze(1).expand_as(groups)[present]
-
-    def function(x: Tensor) -> Tensor:
-        return one(x[group_of.to(x.device)])[first.to(x.device)]
-
-    return function, len(groups)
 
 
 @dataclass

@@ -6,7 +6,7 @@ at once, and all rows behind what it sends are different ones. As a function of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -90,6 +90,23 @@ def stand_ins(exchanged: Exchanged, rows: Examples, count: int, first: int = 0) 
         yield one
         sent += len(one.origins)
         number += 1
+
+
+def groups_of(one: StandIn) -> tuple[Callable[[Tensor], Tensor], int] | None:
+    """What a client sends as a function of one input for each set of rows behind it, and how many such sets there
+    are. A set that is sent more than once counts once. None where rows are behind several of those that are sent."""
+    groups, which = torch.unique(one.origins, dim=0, return_inverse=True)
+    present = groups >= 0
+    if int(present.sum()) != len(one.slots):
+        return None
+    first = torch.full((len(groups),), len(which)).scatter_reduce(0, which, torch.arange(len(which)), "amin")
+    group_of = torch.empty(len(one.slots), dtype=torch.long)
+    group_of[groups[present]] = torch.arange(len(groups)).unsqueeze(1).expand_as(groups)[present]
+
+    def function(x: Tensor) -> Tensor:
+        return one(x[group_of.to(x.device)])[first.to(x.device)]
+
+    return function, len(groups)
 
 
 def dealt(one: StandIn, rows: Examples, seed: int) -> Tensor:

@@ -122,11 +122,13 @@ def known_of(case: Case, exchanged: Exchanged, victims: SharedRows) -> Known:
 
 def learn_and_held(case: Case, exchanged: Exchanged, rows: Examples, kept: Examples) -> tuple[Pairs, Pairs]:
     """Pairs to learn from and pairs to choose settings by. In another round the same clients are imitated again."""
-    count = pairs_wanted(case)
-    return (
-        Pairs.of(imitations(case, exchanged, rows, count), case.device),
-        Pairs.of(imitations(case, exchanged, kept, max(20, count // 4), seed=1), case.device),
-    )
+    learn = imitations(case, exchanged, rows, pairs_wanted(case))
+    return Pairs.of(learn, case.device), held_of(case, exchanged, kept)
+
+
+def held_of(case: Case, exchanged: Exchanged, kept: Examples) -> Pairs:
+    """Pairs to choose settings by alone."""
+    return Pairs.of(imitations(case, exchanged, kept, max(20, pairs_wanted(case) // 4), seed=1), case.device)
 
 
 def imitations(case: Case, exchanged: Exchanged, rows: Examples, count: int, *, seed: int = 0) -> SharedRows:

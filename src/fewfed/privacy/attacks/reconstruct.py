@@ -13,6 +13,7 @@ from torch import Tensor
 from fewfed.privacy import pictures
 from fewfed.privacy.attacks import entropy, intervals, similarity
 from fewfed.privacy.attacks.attack import Tell
+from fewfed.privacy.attacks.candidates import ByCandidates, among_likeliest
 from fewfed.privacy.attacks.case import Case, Exchanged, some
 from fewfed.privacy.attacks.decoders import is_picture
 from fewfed.privacy.attacks.finding import Finding, Measure
@@ -32,6 +33,7 @@ REBUILDERS: tuple[Rebuilder, ...] = (
     ByRounds(),
     BySubstitute(),
 )
+CANDIDATES = (ByCandidates(), ByCandidates(several=True))
 _MOST_ROWS = 400
 _LEAST_PAIRS = 10
 _MOST_HELD = 150
@@ -46,6 +48,8 @@ class Reconstruct:
     name: str = "reconstruct"
     title: str = "inputs rebuilt from the rows that sites send"
     rebuilders: Sequence[Rebuilder] = REBUILDERS
+    seekers: Sequence[ByCandidates] = CANDIDATES
+    """Those that rebuild nothing: they have the rows, and ask which of them it was."""
 
     def why_not(self, case: Case) -> str:
         return why_no_rows(case)
@@ -63,7 +67,8 @@ class Reconstruct:
         truth = _Truth.of(known, victims)
         tried = [(one, self._tried(one, known, tell)) for one in self.rebuilders]
         least = _least_error([one for _, one in tried if isinstance(one, _Rebuilt)], truth)
-        return [
+        looked = [self._looked(one, known, victims, truth, tell) for one in self.seekers]
+        return looked + [
             _nothing(self.name, one.name, exchanged, one, found)
             if isinstance(found, str)
             else Finding(
@@ -78,6 +83,17 @@ class Reconstruct:
             )
             for one, found in tried
         ]
+
+    def _looked(self, one: ByCandidates, known: Known, victims: SharedRows, truth: _Truth, tell: Tell) -> Finding:
+        """Which of the candidates an attacker says are behind the rows."""
+        exchanged = known.exchanged
+        tell(f"{one.name}, round {exchanged.round}")
+        found = one.look(known, victims.rows, lambda words: tell(f"{one.name}: {words}"))
+        if isinstance(found, str):
+            return _nothing(self.name, one.name, exchanged, one, found)
+        note = f"{one.what}; {len(victims.rows)} candidates, {found.rounds} rounds"
+        measures = truth.found(found.shares)
+        return Finding(self.name, one.name, one.threat, exchanged.round, exchanged.phase, measures, note)
 
     def _tried(self, one: Rebuilder, known: Known, tell: Tell) -> _Rebuilt | str:
         """What an attacker makes of the rows, and its errors on rows held out, of which it knows the truth."""
@@ -131,7 +147,7 @@ def why_no_rows(case: Case) -> str:
     return ""
 
 
-def _nothing(attack: str, variant: str, exchanged: Exchanged, one: Rebuilder, why: str) -> Finding:
+def _nothing(attack: str, variant: str, exchanged: Exchanged, one: Rebuilder | ByCandidates, why: str) -> Finding:
     return Finding(attack, variant, one.threat, exchanged.round, exchanged.phase, (), f"not tried: {why}")
 
 
@@ -186,6 +202,24 @@ class _Truth:
             measures.append(Measure(words, share, low, high, len(hits), chance, without))
         return measures
 
+    def found(self, shares: Tensor) -> tuple[Measure, ...]:
+        """How often the likeliest of all candidates is behind a row, and which part of those behind it is among as many
+        likeliest. Guessing: among those that the attacker does not rule out by their class."""
+        possible = torch.isfinite(shares).sum(1).clamp(min=1)
+        sources = _marked(self.origins, len(self.candidates))
+        best, own = shares.argmax(1), self.candidates[self.origins.clamp(min=0)]
+        # Twins of a source count as it.
+        alike = (own == self.candidates[best][:, None]).all(2) & (self.origins >= 0)
+        hits, behind = alike.any(1), sources.sum(1)
+        rows, chance = len(hits), float((behind / possible).clamp(max=1).mean())
+        share, words = float(hits.double().mean()), f"re-identified among {len(self.candidates)}"
+        ends = intervals.of_share(int(hits.sum()), rows)
+        measures = [Measure(f"{words}, the attacker's way", share, *ends, rows, chance, 1.0)]
+        if int(behind.max()) > 1:
+            parts, what = among_likeliest(shares, sources), "rows behind found, of as many named"
+            measures.append(_mean(what, parts, behind / possible, torch.ones(rows), least=0.0, most=1.0))
+        return tuple(measures)
+
     def _errors(self, rebuilt: Tensor, bound: entropy.Bound | None) -> list[Measure]:
         guess = self.guess.expand_as(self.sources)
         errors, guessed = (similarity.squared_errors(each, self.sources) for each in (rebuilt, guess))
@@ -223,6 +257,12 @@ class _Truth:
             return b""
         both = torch.stack([each[:_SHOWN].reshape(-1, *self.shape) for each in (self.sources, rebuilt)])
         return pictures.grid(both, self.least, self.most)
+
+
+def _marked(origins: Tensor, count: int) -> Tensor:
+    """(rows, candidates): which are behind which."""
+    marks = torch.zeros(len(origins), count + 1, dtype=torch.bool, device=origins.device)
+    return marks.scatter(1, torch.where(origins >= 0, origins, count), True)[:, :count]
 
 
 def _mean(

@@ -16,7 +16,7 @@ from fewfed.engine.packet import Packet
 from fewfed.phase import Phase
 from fewfed.privacy.attacks.attack import Tell
 from fewfed.privacy.attacks.case import Exchanged
-from fewfed.privacy.attacks.pairs import Known, Pairs, flat, learn_and_held
+from fewfed.privacy.attacks.pairs import Known, Pairs, flat, held_of, learn_and_held
 from fewfed.privacy.shared_rows import label_upload, row_upload
 
 _MOST_ROUNDS = 12
@@ -46,8 +46,9 @@ class Series:
             yield patterns[number].nonzero().flatten().tolist(), (which == number).nonzero().flatten()
 
 
-def series_of(known: Known, tell: Tell) -> Series | str:
-    """All that is known of the victims' rows in other recorded rounds, or why there is nothing."""
+def series_of(known: Known, tell: Tell, *, learns: bool = True) -> Series | str:
+    """All that is known of the victims' rows in other recorded rounds, or why there is nothing. Who does not learn from
+    pairs has those of `known` in every round."""
     exchanged, case, places = known.exchanged, known.case, known.places
     if places is None:
         return "who sent which row is not known"
@@ -65,7 +66,11 @@ def series_of(known: Known, tell: Tell) -> Series | str:
         if not bool(aligned.any()):
             continue
         seldom = False
-        pairs = learn_and_held(case, found, known.rows, known.kept)
+        pairs = (
+            learn_and_held(case, found, known.rows, known.kept)
+            if learns
+            else (known.learn, held_of(case, found, known.kept))
+        )
         if not all(_alike(one, own) for one, own in zip(pairs, (known.learn, known.held), strict=True)):
             continue  # Its own clients send other rows then: there is nothing that it could learn from.
         rounds.append(round)
