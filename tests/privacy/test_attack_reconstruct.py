@@ -9,6 +9,8 @@ import torch
 from attack_support import Sends, case_of, digit_sites, invertible, silent, value_of
 from torch import Tensor
 
+from fewfed.methods.flea import FLea
+from fewfed.methods.noised import Noised
 from fewfed.privacy.attacks import pairs
 from fewfed.privacy.attacks.attack import Tell
 from fewfed.privacy.attacks.case import Case, some
@@ -211,3 +213,29 @@ def test_pairs_of_groups_are_found_where_ordinary_clients_would_send_none() -> N
     made = Pairs.of(found, torch.device("cpu"))
     assert made.behind == 6
     assert torch.allclose(made.inputs, used.held.x[found.origins].mean(1).flatten(1), atol=1e-6)
+
+
+def test_ridge_regression_does_not_take_noise_for_something_said() -> None:
+    """An attacker that learns from rows without the noise, by normal equations of its own and with every penalty tried
+    on the sites' rows themselves, is no better."""
+    method = Noised(FLea(share=0.5, decorrelate=0.0), clip=20.0, sigma=0.05)
+    used = case_of(method, clients=digit_sites(12, 60), effort=0.5)
+    (exchanged,) = used.with_rows()
+    victims = used.shared_rows(exchanged)
+    own = used.held.rows(torch.arange(288))
+
+    def features(x: Tensor) -> Tensor:
+        short = used.job.net.apply(exchanged.broadcast["model"], x, stop=1, train=False).flatten(1).double()
+        found: Tensor = short * (20.0 / short.norm(dim=1, keepdim=True)).clamp(max=1.0)
+        return found
+
+    assert victims.sent[0].numel() == features(own.x[:1]).shape[1]
+    z, x = features(own.x), own.x.flatten(1).double()
+    a, b = z - z.mean(0), x - x.mean(0)
+    sent, truth = victims.sent.flatten(1).double() - z.mean(0), victims.sources.flatten(1).double()
+    blind = (truth - x.mean(0)).square().sum()
+    found = []
+    for penalty in (1.0, 10.0, 100.0, 1000.0, 10_000.0):
+        rebuilt = x.mean(0) + sent @ a.T @ torch.linalg.solve(a @ a.T + penalty * torch.eye(len(a)).double(), b)
+        found.append(float(1 - (truth - rebuilt).square().sum() / blind))
+    assert value_of(attacked(used, ByRidge())["ridge"], "R2").value > max(found) - 0.03

@@ -6,7 +6,7 @@ They are made by the method's own code with what was broadcast in the recorded r
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from fewfed import tree
 from fewfed.data.examples import Examples
 from fewfed.phase import Phase
 from fewfed.privacy.attacks.case import Case, Exchanged, some
+from fewfed.privacy.noiseless import without_noise
 from fewfed.privacy.shared_rows import MOST_TURNS, SharedRows, imitated
 
 _HELD = 0.2
@@ -124,6 +125,13 @@ def learn_and_held(case: Case, exchanged: Exchanged, rows: Examples, kept: Examp
     """Pairs to learn from and pairs to choose settings by. In another round the same clients are imitated again."""
     learn = imitations(case, exchanged, rows, pairs_wanted(case))
     return Pairs.of(learn, case.device), held_of(case, exchanged, kept)
+
+
+def quiet_of(known: Known) -> Pairs | None:
+    """The pairs to learn from as they would be sent without the noise that protects them; None where none does."""
+    case = replace(known.case, job=without_noise(known.case.job))
+    found = Pairs.of(imitations(case, known.exchanged, known.rows, pairs_wanted(case)), case.device)
+    return None if found.sent.shape == known.learn.sent.shape and torch.equal(found.sent, known.learn.sent) else found
 
 
 def held_of(case: Case, exchanged: Exchanged, kept: Examples) -> Pairs:

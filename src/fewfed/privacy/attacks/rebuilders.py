@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from fewfed.network import Network
 from fewfed.privacy.attacks import decoders, ridge
 from fewfed.privacy.attacks.attack import Tell
 from fewfed.privacy.attacks.finding import Threat
-from fewfed.privacy.attacks.pairs import Known, Pairs
+from fewfed.privacy.attacks.pairs import Known, Pairs, quiet_of
 from fewfed.privacy.fitting import Rebuilding, answers, fit
 from fewfed.tree import Tree
 
@@ -55,15 +56,33 @@ class Rebuilder(Protocol):
 
 @dataclass(frozen=True)
 class ByRidge:
-    """A ridge regression in closed form."""
+    """A ridge regression in closed form.
+
+    From rows with the noise that a defence adds, or without it: who learns from noise takes it for something said where
+    rows are few. With columns scaled alike, or as they are, where noise is as wide in all. Whichever is best on rows
+    held out, which have the noise.
+    """
 
     name: str = "ridge"
-    what: str = "ridge regression, its penalty chosen on rows held out"
+    what: str = "ridge regression, its penalty and scaling chosen on rows held out"
     threat: Threat = TOLD
     has_pairs: bool = True
 
-    def rebuild(self, known: Known, tell: Tell) -> Tensor:  # noqa: ARG002
-        return ridge_of(known.learn, known.held)(seen(known.victims, known.labels))
+    def rebuild(self, known: Known, tell: Tell) -> Tensor:
+        tell("what its own rows would be sent as without noise")
+        quiet = quiet_of(known)
+        tried = [
+            ridge_of(learn, known.held, scaling)
+            for learn in (known.learn, *([] if quiet is None else [quiet]))
+            for scaling in (ridge.Standard.of, ridge.Standard.centred)
+        ]
+        best = min(tried, key=lambda one: _error(one, known.held))
+        return best(seen(known.victims, known.labels))
+
+
+def _error(model: ridge.Ridge, held: Pairs) -> float:
+    error = float((model(seen(held.sent, held.labels)).double() - held.inputs).square().mean())
+    return error if math.isfinite(error) else math.inf
 
 
 @dataclass(frozen=True)
@@ -126,8 +145,9 @@ def refined(known: Known, learn: Pairs, held: Pairs, tell: Tell) -> Tensor:
     return first + size * answers(net, model, packed(known.victims, first))
 
 
-def ridge_of(learn: Pairs, held: Pairs) -> ridge.Ridge:
-    return ridge.chosen(seen(learn.sent, learn.labels), learn.inputs, seen(held.sent, held.labels), held.inputs)
+def ridge_of(learn: Pairs, held: Pairs, scaling: ridge.Scaling = ridge.Standard.of) -> ridge.Ridge:
+    shown = seen(held.sent, held.labels)
+    return ridge.chosen(seen(learn.sent, learn.labels), learn.inputs, shown, held.inputs, scaling)
 
 
 def seen(sent: Tensor, labels: Tensor | None) -> Tensor:

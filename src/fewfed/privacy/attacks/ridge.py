@@ -72,9 +72,9 @@ def fitted(z: Tensor, x: Tensor, penalty: float, scaling: Scaling = Standard.of)
     return _Solved.of(z, x, scaling).at(penalty)
 
 
-def chosen(z: Tensor, x: Tensor, held_z: Tensor, held_x: Tensor) -> Ridge:
+def chosen(z: Tensor, x: Tensor, held_z: Tensor, held_x: Tensor, scaling: Scaling = Standard.of) -> Ridge:
     """The one with the penalty that is best on held-out rows."""
-    solved = _Solved.of(z, x, Standard.of)
+    solved = _Solved.of(z, x, scaling)
     errors = solved.errors(held_z, held_x)
     return solved.at(min(PENALTIES, key=lambda penalty: errors[penalty]))
 
