@@ -148,3 +148,11 @@ def test_it_is_the_same_whoever_else_attacks() -> None:
     seekers = (ByCandidates(),)
     first, second = (Reconstruct(rebuilders=(), seekers=seekers).findings(one, silent) for one in (case, alone))
     assert first[0].measures == second[0].measures
+
+
+def test_noise_that_stays_hides_nothing_from_who_has_the_rows_and_two_packets() -> None:
+    case = case_of(Blurred(AVERAGES, noise=3.0, fresh=0.0), clients=digit_sites(10, 60), rounds=3, effort=0.3)
+    found = attacked(case)
+    one, several = (value_of(found[name], WORDS).value for name in ("candidates", "candidates, rounds"))
+    assert one < 0.8
+    assert several > 0.9

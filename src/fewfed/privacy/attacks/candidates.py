@@ -26,6 +26,8 @@ from fewfed.privacy.attacks.series import series_of
 
 _PENALTIES = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
 """As parts of the mean of the products' eigenvalues."""
+_APART = (0.5, 0.8, 0.95, 1.0)
+"""How much is made of what rounds have apart."""
 _MOST_NUMBERS = 1 << 27
 """Of what all candidates would be sent as, in all rounds."""
 _LARGEST = 2048
@@ -125,11 +127,11 @@ class _Finder:
         asked = [torch.cat([one.held, one.sent[rows]]) for one in views]
         labels = self._labels(rows)
         best, most = -1.0, torch.zeros(0)
-        found = self._solved([one.marks for one in views], asked, labels)
-        for each in found:
-            right = _found(each[:own], known.held.origins, self.count)
-            if right > best:
-                best, most = right, each[own:, : self.count]
+        for apart in _APART if len(views) > 1 else _APART[:1]:
+            for each in self._solved([one.marks for one in views], asked, labels, apart):
+                right = _found(each[:own], known.held.origins, self.count)
+                if right > best:
+                    best, most = right, each[own:, : self.count]
         return most, best
 
     def _labels(self, rows: Tensor) -> Tensor | None:
@@ -138,7 +140,7 @@ class _Finder:
             return None
         return torch.cat([held, sent[rows]])
 
-    def _solved(self, marks: list[Tensor], asked: list[Tensor], labels: Tensor | None) -> list[Tensor]:
+    def _solved(self, marks: list[Tensor], asked: list[Tensor], labels: Tensor | None, apart: float) -> list[Tensor]:
         """By penalty, the shares of the whole pool in each row that is asked for."""
         device, size = self.known.device, len(self.pool)
         shape = (len(asked[0]), size)
@@ -149,7 +151,7 @@ class _Finder:
             rows = slice(None) if kind is None else (labels == kind).nonzero().flatten()
             if not len(those):
                 continue
-            mixed = _unmixed([each[those] for each in marks], [each[rows] for each in asked])
+            mixed = _unmixed([each[those] for each in marks], [each[rows] for each in asked], apart)
             for one, shares in zip(found, mixed, strict=True):
                 block = one[rows]
                 block[:, those] = shares
@@ -157,17 +159,18 @@ class _Finder:
         return found
 
 
-def _unmixed(marks: list[Tensor], asked: list[Tensor]) -> list[Tensor]:
-    """By penalty, ridge regressions of rows on the marks of candidates, rounds side by side."""
+def _unmixed(marks: list[Tensor], asked: list[Tensor], apart: float) -> list[Tensor]:
+    """By penalty, ridge regressions of rows on the marks of candidates, rounds side by side. `apart`: how much is made
+    of what rounds have apart, beside their mean."""
     parts, goals = [], []
     for mark, row in zip(marks, asked, strict=True):
         middle = mark.double().mean(0)
-        apart, goal = mark.double() - middle, row.double() - middle
+        own, goal = mark.double() - middle, row.double() - middle
         # Rounds count alike, however long rows have become.
         scale = goal.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
-        parts.append(apart / scale)
+        parts.append(own / scale)
         goals.append(goal / scale)
-    a, b = torch.cat(parts, 1), torch.cat(goals, 1)
+    a, b = _side_by_side(parts, apart), _side_by_side(goals, apart)
     if min(a.shape) > _LARGEST:
         a, b = combined(a, _LARGEST), combined(b, _LARGEST)
     if len(a) <= a.shape[1]:
@@ -179,6 +182,12 @@ def _unmixed(marks: list[Tensor], asked: list[Tensor]) -> list[Tensor]:
     values = values.clamp(min=0)
     size = values.mean().clamp(min=torch.finfo(torch.float32).tiny)
     return [(along / (values + penalty * size)) @ back.T for penalty in _PENALTIES]
+
+
+def _side_by_side(rounds: list[Tensor], apart: float) -> Tensor:
+    """0.5 leaves rounds as they are; 1 leaves out what they have in common, and so all noise that stays."""
+    middle = torch.stack(rounds).mean(0)
+    return torch.cat([apart * (one - middle) + (1 - apart) * middle for one in rounds], 1)
 
 
 def _found(shares: Tensor, origins: Tensor, first: int) -> float:
