@@ -165,7 +165,10 @@ class Coordinator:
         """The run as the coordinator knows it."""
         resolved = self.config.resolved
         training, offer = resolved.training, self.config.offer()
-        plan = Plan(resolved.experiment.seed, training.batch, training.batch_rule, training.sampling)
+        # Sites are told the seed: noise of the server that came from it could be computed, and taken off again.
+        plan = Plan(
+            resolved.experiment.seed, training.batch, training.batch_rule, training.sampling, protection="system"
+        )
         net = network_of(resolved.experiment, offer)
         job = Job(resolved.chosen.method, net, task_of(offer), federation, training, plan)
         cohort = resolved.experiment.cohort_size(len(offer.sites))
