@@ -77,7 +77,7 @@ def test_rows_that_stay_for_several_rounds_are_counted_with_their_owners(history
 
 
 def test_who_sent_no_row_is_seen_by_nobody() -> None:
-    """Three rows of a class at client 0, four at client 1 and so on: a fifth of them, rounded down, is none at first."""
+    """Three rows at client 0, four at client 1 and so on: a fifth of them, rounded down, is none at first."""
     rows = digits_federation().union()
     federation = GeneratedFederation(
         10, lambda k: rows.rows(torch.nonzero(rows.y == k).flatten()[: 3 + k]), Examples(rows.x[:1], rows.y[:1]), 10

@@ -16,8 +16,8 @@ the row.
   where cohorts are drawn in the open, nor where something else that these clients send, labels and counts too, reaches
   others without the server's noise: that shows who they are. A site that was not drawn knows that all of a cohort are
   others, so that each of these is there with the chance cohort / (clients - 1), and none has a larger one. Cohorts
-  have a fixed size: the pair of distributions that bounds sampling without replacement (Zhu, Dong & Wang 2022) is that
-  of Poisson sampling with the noise of a replacement, which it is here.
+  have a fixed size: the two curves that bound sampling without replacement (Zhu, Dong & Wang 2022), one for each
+  direction, are those of Poisson sampling with the noise of a replacement, which it is here, and the larger counts.
 
 Other sites see nothing that the server has not seen or made, so their epsilon is never larger than the server's.
 """
