@@ -45,7 +45,7 @@ class Real:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        write_digits(self.folder, self.names, self.rows)
+        write_digits(self.folder, self.names, self.rows[: len(self.names)])
         self.fewfed("certs", "keys", "--server", "127.0.0.1", "--sites", ",".join(self.names))
 
     def fewfed(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -114,6 +114,7 @@ REFUSED: Mapping[tuple[str, str], str] = {
     ("sem", "sem"): "clients of 'sem\\(fedavg\\)' train in train-leg1 \\(round\\), train-leg2 \\(round\\)",
     **{("averaged", name): "keeps models at its clients" for name in PERSONAL},
     **{("rationed", name): "send none" for name in registered() if name not in SENDS_ROWS},
+    **{("slimmed", name): "only compute features" for name in registered() if name not in SENDS_FEATURES},
     **{("recalibrated", name): "send none" for name in registered() if name not in SENDS_FEATURES},
     **{("rationed", name): "hands on fewer rows already" for name in ("potluck", "rationed")},
     **{("recalibrated", name): "retrained at the server already" for name in ("potluck", "recalibrated")},

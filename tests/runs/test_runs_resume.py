@@ -340,7 +340,7 @@ def damaged_runs() -> dict[str, Callable[[Path], object]]:
         "checkpoints with a flipped bit": each_checkpoint(flip_a_bit),
         "checkpoints of a far round": each_checkpoint(lambda file: forge(file, round=10**9)),
         "checkpoints of another round": each_checkpoint(
-            lambda file: forge(file, round=1 if file.name == BEFORE else 5)
+            lambda file: forge(file, round=4 if file.name == BEFORE else 5)
         ),
         "checkpoints with a vast header": each_checkpoint(lambda file: file.write_bytes(b"\0\0\0\0\0\x3a\0\0{}")),
         "checkpoints with nested facts": each_checkpoint(lambda file: forge(file, held=nested(900))),

@@ -25,9 +25,8 @@ class FLea(FedAvg):
 
     f = E(x) is mixed with buffer rows, f~ = lam·f + (1−lam)·f^F, labels alike, lam ~ Beta(a, a) a row (Eq. 2). Loss:
     CE(H(f~), y~) + lambda1·KL(teacher, student on f~) (Eq. 4) + lambda2·R(x, f) (Eq. 5). After averaging, the same
-    clients upload (E(x), y) of a fixed fraction of their rows: the next round's buffer; round 1 has none. Deviations,
-    all flags: R, not R² (`power`); KL(global ‖ local) (`kl`); in the ICLR submission's forms centred columns, where its
-    Eq. 5 prints none (`centred`). The released code's other loss: preset `official`.
+    clients upload (E(x), y) of a fixed part of their rows: the next round's buffer, empty in round 1. Deviations, all
+    flags: R, not R² (`power`); KL(global ‖ local) (`kl`); ICLR's forms centred (`centred`). Preset `official`: another.
     """
 
     name = "flea"

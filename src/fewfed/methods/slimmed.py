@@ -4,8 +4,6 @@ import dataclasses
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-import torch
-
 from fewfed.errors import ConfigError
 from fewfed.method import Method, Setup
 from fewfed.methods.flea import FLea
@@ -49,7 +47,10 @@ Neural Network over Multiple Agents, JNCA 2018"
         phases, model = filter(_only_sends, sending(self.inner)), setup.net.model()
         early = {phase.name: setup.net.keys_of(setup.net.stages[: phase.does.shares_at(setup)]) for phase in phases}
         return {
-            phase: {part: dict.fromkeys(keys & leaves.keys(), torch.zeros(0)) for part, leaves in model.items()}
+            phase: {
+                part: {name: value.new_zeros(0) for name, value in leaves.items() if name in keys}
+                for part, leaves in model.items()
+            }
             for phase, keys in early.items()
         }
 
