@@ -19,6 +19,7 @@ from fewfed.engine.executors.cuda.options import Options
 from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.executors.workers.executor import Workers
 from fewfed.engine.executors.workers.options import Options as WorkerOptions
+from fewfed.engine.gate import LeftOut
 from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.job import Job
 from fewfed.engine.outcomes import Failed, Outcome
@@ -271,6 +272,85 @@ def test_what_has_no_noise_is_named_and_labels_are_not_hidden(view: View) -> Non
 def test_a_wrapper_around_noise_may_look_at_rows_again_so_no_bound_is_claimed() -> None:
     assert gaps(choose("ccvr(dp(fedavg))").method, CLOCK, "server")
     assert [gap.phase for gap in gaps(choose("dp(ccvr(fedavg))").method, Clock(3, 4, 2), "server")] == ["collect"]
+
+
+def uses(ctx: Context) -> Tensor:
+    """How often each row of a client is in the batches of a turn, squared batch by batch."""
+    rows = len(ctx.data)
+    batches = ctx.plan.batches(ctx.clock.round, ctx.phase.name, ctx.client, rows, ctx.phase.epochs)
+    return torch.tensor([sum(batch.tolist().count(row) ** 2 for batch in batches) for row in range(rows)]).double()
+
+
+@pytest.mark.parametrize(
+    ("spec", "seen"), [("dp(flair)", True), ("central-dp(dp(flair))", False), ("dp(local)", False)]
+)
+def test_steps_that_a_client_remembers_count_for_sites_that_see_what_comes_of_them(spec: str, seen: bool) -> None:
+    """FLAIR's classifiers stay at clients, and their features are what the autoencoders learn that are sent."""
+    depth = spec.split("(").index("dp")
+    norm = {"inner." * (depth + 1) + "norm": "layer"} if "flair" in spec else {}
+    method = choose(spec, {"inner." * depth + "sigma": 2.0, **norm}).method
+    names = [phase.name for phase in method.phases(CLOCK)]
+    ctx = turn(method, names.index("train"))
+    assert not ctx.phase.uploads
+    found = noted(ledger_of(method), ctx)
+    assert torch.allclose(found["server"], uses(ctx) / 2.0**2)
+    assert torch.allclose(found["sites"], uses(ctx) / 2.0**2 if seen else torch.zeros(11).double())
+
+
+def test_losses_of_training_are_sent_without_noise_where_nothing_else_is() -> None:
+    """The packet says so: a client that keeps its model reports how well it fits its rows."""
+    job = job_of("local", digits_federation(3, 11), net=NET)
+    said = {gap.upload: str(gap) for gap in gaps(job.method, CLOCK, "server")}
+    assert said == {"losses": "phase 'train' reports its mean losses without noise"}
+    assert gaps(job.method, CLOCK, "sites") == ()
+    ledger = ledger_of(job.method, budget=1.0)
+    assert ledger.view == "sites"
+    done = run(dataclasses.replace(job, gates=(ledger,)), rounds=1, cohort=3)
+    assert done.metrics[0]["phases"]["train"]["terms"]["task"] > 0
+    notes = noted(ledger, turn(job.method, 0))
+    assert ledger.spent(notes, "server", 1).epsilon(1e-5) == math.inf
+    assert ledger.spent(notes, "sites", 1).epsilon(1e-5) == 0.0
+    private = choose("dp(local)").method
+    assert gaps(private, CLOCK, "server") == ()  # They are not reported then.
+
+
+def test_what_a_method_reports_beside_its_uploads_has_no_noise() -> None:
+    method, report = Noisy(), Report({}, {}, 1.0, {"accuracy": 0.5})
+    for budget in (None, 3.0):
+        ledger = ledger_of(method, budget=budget)
+        _, notes = ledger.released(report, turn(method, 0), {})
+        assert ledger.spent(notes, "server", 1).epsilon(1e-5) < math.inf  # Made of noisy steps alone.
+    _, notes = ledger_of(method).released(report, turn(method, 1), {})
+    assert notes["server"].tolist() == [math.inf] * 11
+    assert torch.isfinite(notes["sites"]).all()
+    with pytest.raises(LeftOut, match="would report 'accuracy' without noise"):
+        ledger_of(method, budget=3.0).released(report, turn(method, 1), {})
+
+
+@dataclass(frozen=True)
+class OwnModel(Noisy):
+    """Rows that are sent are features of a model that the client trained itself, at once or before."""
+
+    at_once: bool = True
+    steps: float = 0.0
+
+    def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        train, share = super().phases(clock)
+        if self.at_once:
+            return (dataclasses.replace(share, epochs=2),)
+        return dataclasses.replace(train, keeps_state=True, uploads={}), share
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_every_row_is_behind_rows_that_a_model_of_the_clients_own_made(at_once: bool) -> None:
+    """One row moves the model, and so each of the four rows that are sent, from one end of the ball to the other."""
+    method = OwnModel(at_once=at_once)
+    found = noted(ledger_of(method), turn(method, len(method.phases(CLOCK)) - 1))
+    for view in ("server", "sites"):
+        assert found[view].tolist() == ([math.inf] * 11 if at_once and view == "server" else [4 * 4 / 4.0**2] * 11)
+    private = OwnModel(at_once=False, steps=2.0)
+    found = noted(ledger_of(private), turn(private, 1))
+    assert found["server"].tolist() == [1 / 4.0**2, 2 / 4.0**2, 1 / 4.0**2, *[0.0] * 8]
 
 
 class Spy(Sequential):
