@@ -119,11 +119,26 @@ class PolicyGate:
         by_class = [name for name, upload in ctx.phase.uploads.items() if upload.role in _BY_CLASS]
         if not reason and by_class and bool(self._barred(policy, ctx).any()):
             reason = f"'{by_class[0]}' tells of classes that may not leave"
+        means = [name for name in by_class if ctx.phase.uploads[name].role is Role.PROTOTYPES]
+        if not reason and means:
+            reason = self._forbidden_means(policy, means[0], ctx)
         if reason:
             raise LeftOut(f"its policy forbids it: {reason}", "policy")
 
+    def _forbidden_means(self, policy: Policy, name: str, ctx: Context) -> str:
+        """Why a vector for each class must not leave, since all rows of a class are behind it; empty where it may."""
+        if bool(self._opted_out(ctx).any()):
+            return f"'{name}' are made of all rows of each class, and some have opted out"
+        labels = ctx.data.y.cpu()
+        fewest = int(labels.unique(return_counts=True)[1].min()) if labels.dim() == 1 and len(labels) else 0
+        if policy.group > 1 and fewest < policy.group:
+            return f"'{name}' are made of all rows of each class, which are {fewest}, and allowed are {policy.group}"
+        return ""
+
     def released(self, report: Report, ctx: Context, notes: Tree) -> tuple[Report, Tree]:
         policy = self.by_client[ctx.client]
+        if policy.roles is not None and Role.SCORE not in policy.roles:
+            report = report._replace(metrics={})
         names = [name for name, upload in ctx.phase.uploads.items() if upload.rows]
         if not names:
             return report, notes
