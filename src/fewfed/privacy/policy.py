@@ -130,8 +130,9 @@ class PolicyGate:
         if bool(self._opted_out(ctx).any()):
             return f"'{name}' are made of all rows of each class, and some have opted out"
         labels = ctx.data.y.cpu()
-        fewest = int(labels.unique(return_counts=True)[1].min()) if labels.dim() == 1 and len(labels) else 0
-        if policy.group > 1 and fewest < policy.group:
+        sizes = torch.bincount(labels) if labels.dim() == 1 and not labels.is_floating_point() else torch.zeros(1)
+        fewest = int(sizes[sizes > 0].min()) if bool(sizes.any()) else 0
+        if fewest < policy.group and policy.group > 1:
             return f"'{name}' are made of all rows of each class, which are {fewest}, and allowed are {policy.group}"
         return ""
 
