@@ -23,6 +23,7 @@ from fewfed.engine.gate import LeftOut
 from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.job import Job
 from fewfed.engine.outcomes import Failed, Outcome
+from fewfed.errors import ConfigError
 from fewfed.mechanism import Mechanism
 from fewfed.method import Context, Method, Part, Report
 from fewfed.methods.dp import DP
@@ -351,6 +352,19 @@ def test_every_row_is_behind_rows_that_a_model_of_the_clients_own_made(at_once: 
     private = OwnModel(at_once=False, steps=2.0)
     found = noted(ledger_of(private), turn(private, 1))
     assert found["server"].tolist() == [1 / 4.0**2, 2 / 4.0**2, 1 / 4.0**2, *[0.0] * 8]
+
+
+def test_a_sites_own_budget_cannot_be_had_for_a_large_delta() -> None:
+    """Whoever chooses delta could let a site send what nobody would call private: a row sent twice with noise of half
+    its length has epsilon 0 at delta 0.9."""
+    method = Noisy(rows=0.5)
+    release = float(noted(ledger_of(method), turn(method, 1))["server"].max())
+    assert epsilon_of(release, 0.9) == 0.0
+    assert epsilon_of(release, 1e-5) > 15
+    with pytest.raises(ConfigError, match=r"delta = 0\.5, and a site has a privacy budget of its own"):
+        Ledger(method, 3, 3, 4, 2, delta=0.5, own_budgets={1: 4.0})
+    Ledger(method, 3, 3, 4, 2, delta=0.5, budget=4.0)
+    Ledger(method, 3, 3, 4, 2, delta=1e-3, own_budgets={1: 4.0})
 
 
 class Spy(Sequential):

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 
 from fewfed.engine.gate import LeftOut
+from fewfed.errors import ConfigError
 from fewfed.mechanism import Mechanism
 from fewfed.method import Context, Method, Report
 from fewfed.phase import Clock, Cohort, Phase, Role
@@ -48,6 +49,8 @@ View = Literal["server", "sites"]
 VIEWS: tuple[View, View] = ("server", "sites")
 OPEN = frozenset({Role.LABELS, Role.COUNTS})
 """What the neighbouring relation does not hide."""
+MOST_DELTA = 1e-3
+"""With which a budget that a site has set for itself still says something."""
 RELATION = "one row of one client replaced by an empty one; number of rows, labels and counts of them are not hidden"
 
 _SERVER, _SITES, _LEAST = "server", "sites", "least"
@@ -91,6 +94,15 @@ class Ledger:
     """Whether other sites cannot compute who is drawn for a round."""
     name: str = field(default="ledger", init=False)
     withdraws: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if self.own_budgets and self.delta > MOST_DELTA:
+            raise ConfigError(
+                f"delta = {self.delta:g}, and a site has a privacy budget of its own, into which anything would fit "
+                f"with a large enough delta: expected at most {MOST_DELTA:g}",
+                key="delta",
+                value=self.delta,
+            )
 
     def withdrawn(self, clock: Clock) -> frozenset[int]:  # noqa: ARG002
         return frozenset()
