@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from fewfed.methods.feddata import FedData
 from fewfed.methods.fedproto import FedProto
 from fewfed.methods.flea import FLea
 from fewfed.methods.registry import choose
-from fewfed.phase import Clock
+from fewfed.phase import MODEL, Clock, Combine, Role, Upload
 from fewfed.privacy.policy import Policies, Policy, PolicyGate, gate_of, read, refuse_nobody
 from fewfed.privacy.shared_rows import of_client
 from fewfed.runs.budget import shapes_of_stages
@@ -217,6 +218,36 @@ def _of_classes(*wanted: tuple[int, int]) -> tuple[Tensor, Tensor]:
     train, _ = digits()
     rows = torch.cat([(train.y == label).nonzero().flatten()[:count] for label, count in wanted])
     return train.x[rows], train.y[rows]
+
+
+@pytest.mark.parametrize(
+    ("policy", "leaves"),
+    [
+        (Policy(), True),
+        (Policy(roles=("model", "inputs")), True),
+        (Policy(never=("1",)), False),
+        (Policy(opt_out=(2,)), False),
+        (Policy(group=2), False),
+        (Policy(most_releases=100), False),
+        (Policy(stages=("conv1",)), False),
+    ],
+)
+def test_rows_that_are_not_declared_as_rows_do_not_leave_where_some_may_not(policy: Policy, leaves: bool) -> None:
+    @dataclass(frozen=True)
+    class Hiding(FedAvg):
+        """Sends inputs that its declaration does not count."""
+
+        def phases(self, clock: Clock) -> Any:
+            (train,) = super().phases(clock)
+            return (dataclasses.replace(train, uploads={**MODEL, "some": Upload(Combine.KEEP, Role.INPUTS)}),)
+
+        def end(self, work: Any, ctx: Any) -> Any:
+            report = super().end(work, ctx)
+            return report._replace(upload={**report.upload, "some": ctx.data.x[:3]})
+
+    spied, recorder = played(guarded(Hiding(), c1=policy), rounds=1)
+    assert {client for _, client, _ in spied.sent("train")} == ({0, 1, 2, 3, 4} if leaves else {0, 2, 3, 4})
+    assert [failure["cause"] for failure in recorder.metrics[0]["failed"]] == ([] if leaves else ["policy"])
 
 
 def test_scores_that_a_method_reports_stay_where_their_role_may_not_leave() -> None:
