@@ -270,6 +270,17 @@ def test_what_has_no_noise_is_named_and_labels_are_not_hidden(view: View) -> Non
     assert gaps(DP(FedAvg(), sigma=0.0), CLOCK, view) == (Gap("train", "model", "model"),)
 
 
+def test_rows_that_are_shared_once_in_the_middle_of_a_run_are_known_before_it_begins() -> None:
+    """FedFed shares parts of inputs after its rounds of distillation: neither the first round nor the last."""
+    method = choose("central-dp(fedfed)").method
+    sharing = [round for round in range(10) if "share" in [each.name for each in method.phases(Clock(round, 10, 2))]]
+    assert sharing == [4]
+    ledger = ledger_of(method, rounds=10, budget=8.0)
+    assert [gap.upload for gap in ledger.gaps["sites"]] == ["parts"]
+    assert ledger.view is None
+    assert ledger_of(choose("central-dp(noised(fedfed))").method, rounds=10).view == "sites"
+
+
 def test_a_wrapper_around_noise_may_look_at_rows_again_so_no_bound_is_claimed() -> None:
     assert gaps(choose("ccvr(dp(fedavg))").method, CLOCK, "server")
     assert [gap.phase for gap in gaps(choose("dp(ccvr(fedavg))").method, Clock(3, 4, 2), "server")] == ["collect"]

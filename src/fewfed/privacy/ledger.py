@@ -28,7 +28,7 @@ Other sites see nothing that the server has not seen or made, so their epsilon i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -123,8 +123,8 @@ class Ledger:
 
     @cached_property
     def gaps(self) -> Mapping[View, tuple[Gap, ...]]:
-        """What the first or the last round sends without noise: what other rounds do is seen when they come."""
-        clocks = (self._clock(0), self._clock(self.rounds - 1))
+        """What any round sends without noise. Of all of them: a method may share rows once, in the middle of a run."""
+        clocks = [self._clock(number) for number in range(self.rounds)]
         return {
             view: tuple(dict.fromkeys((*self.before, *(gap for at in clocks for gap in gaps(self.method, at, view)))))
             for view in VIEWS
@@ -297,15 +297,16 @@ WHOM: Mapping[View, str] = {"server": "the server", "sites": "other sites"}
 
 def gaps(method: Method, clock: Clock, view: View) -> tuple[Gap, ...]:
     """What a round sends without noise that would bound it, as one sees it who is to learn little."""
+    declared = method.mechanisms(clock)
     return tuple(
         gap
         for phase in method.phases(clock)
         if phase.cohort is not Cohort.SERVER
-        for gap in unbounded(phase, of_phase(method, clock, phase), view)
+        for gap in unbounded(phase, [one for one in declared if one.phase == phase.name], view)
     )
 
 
-def unbounded(phase: Phase, declared: Iterable[Mechanism], view: View) -> tuple[Gap, ...]:
+def unbounded(phase: Phase, declared: Sequence[Mechanism], view: View) -> tuple[Gap, ...]:
     """The uploads of a phase that none of its mechanisms protects."""
     protecting = [one for one in declared if one.noise and (view == "sites" or one.hides_from_server)]
     if phase.cohort is Cohort.UNION:  # Rows themselves are in one place.
