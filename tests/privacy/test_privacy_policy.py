@@ -207,7 +207,7 @@ def test_a_class_mean_of_few_rows_or_of_one_that_opted_out_does_not_leave() -> N
     the_row = job.net.apply(model, alone.x[6:], stop=job.net.penultimate, train=False).flatten()
     assert torch.allclose(arrays["means"][7].flatten(), the_row, atol=1e-5)
     reasons = {failure["client"]: failure["reason"] for failure in recorder.metrics[0]["failed"]}
-    assert "which are 1, and allowed are 2" in reasons[1]
+    assert "of one there are fewer than 2" in reasons[1]  # The coordinator reads it: not how many.
     assert "some have opted out" in reasons[2]
     enough = PolicyGate((Policy(group=1),) * 3, (frozenset(),) * 3)
     assert len(played(dataclasses.replace(job, gates=(enough,)), rounds=1, cohort=3)[0].sent("train")) == 3

@@ -141,7 +141,7 @@ class PolicyGate:
         sizes = torch.bincount(labels) if labels.dim() == 1 and not labels.is_floating_point() else torch.zeros(1)
         fewest = int(sizes[sizes > 0].min()) if bool(sizes.any()) else 0
         if fewest < policy.group and policy.group > 1:
-            return f"'{name}' are made of all rows of each class, which are {fewest}, and allowed are {policy.group}"
+            return f"'{name}' are made of all rows of each class, and of one there are fewer than {policy.group}"
         return ""
 
     def released(self, report: Report, ctx: Context, notes: Tree) -> tuple[Report, Tree]:
