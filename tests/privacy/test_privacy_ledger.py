@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fewfed import networks, tree
+from fewfed.data.examples import Examples
 from fewfed.engine.executor import Briefing, Executor, Invited
 from fewfed.engine.executors.cuda.executor import Device
 from fewfed.engine.executors.cuda.options import Options
@@ -480,3 +482,49 @@ def test_noise_on_shared_rows_is_declared(spec: str, noise: float, open_to_serve
     declared = [one for one in method.mechanisms(CLOCK) if one.each == "row"]
     assert all((one.phase, one.uploads, one.noise) == ("share", {"features"}, 4.0) for one in declared)
     assert bool(declared) == ("features" not in open_to_server)
+
+
+@pytest.mark.parametrize(
+    ("spec", "tight"),
+    [
+        ("noised(feddata)", True),
+        ("noised(grouped(feddata))", True),
+        ("noised(fedmix)", True),
+        ("blurred(noised(feddata))", True),
+        ("grouped(noised(feddata))", False),  # Each of three rows has noise of its own: billed as if only one had.
+    ],
+)
+def test_no_row_moves_what_is_sent_by_more_than_it_is_billed(spec: str, tight: bool) -> None:
+    """A row as long as can be against the same one empty, among others that point the other way: how far the packet
+    moves, in deviations of the noise that is on it."""
+    values = {"clip": 2.0, "sigma": 0.7, "k": 3, "group": 3, "noise": 0.0, "share": 1.0}
+    layers = spec.rstrip(")").split("(")
+    fields = {"noised": ("clip", "sigma"), "grouped": ("k",), "fedmix": ("group",), "feddata": ("share",)}
+    given = {
+        "inner." * depth + name: values[name]
+        for depth, layer in enumerate(layers)
+        for name in fields.get(layer, ("noise",))
+    }
+
+    def shared(row: float, *, noisy: bool) -> tuple[Tensor, Tensor]:
+        x = -torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+        x[5] = row
+        held = Examples(x, torch.arange(12) // 6)
+        method = choose(spec, {name: value if noisy or "sigma" not in name else 0.0 for name, value in given.items()})
+        phase = next(each for each in method.method.phases(Clock(0, 1, 1)) if each.row_uploads)
+        ctx = context(NET, held, phase=phase, state={})
+        ctx = dataclasses.replace(
+            ctx, state=functools.reduce(lambda inner, _: {"inner": inner, "own": {}}, layers[1:], {})
+        )
+        sent = phase.does.end(phase.does.begin(ctx), ctx).upload[phase.row_upload].double()
+        bill = (
+            noted(Ledger(method.method, 2, 2, 1, 1), ctx).get("server", torch.zeros(12)) if noisy else torch.zeros(12)
+        )
+        return sent.flatten(1), bill
+
+    (there, _), (empty, _) = shared(1e3, noisy=False), shared(0.0, noisy=False)
+    noise, bill = shared(0.0, noisy=True)
+    deviation = (noise - empty).std()
+    moved = float((there - empty).square().sum() / deviation**2)
+    assert moved <= float(bill[5]) * 1.15  # So well is a deviation known from some hundred numbers.
+    assert not tight or moved >= float(bill[5]) * 0.8
