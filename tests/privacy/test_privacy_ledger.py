@@ -380,6 +380,29 @@ def test_a_sites_own_budget_cannot_be_had_for_a_large_delta() -> None:
     Ledger(method, 3, 3, 4, 2, delta=1e-3, own_budgets={1: 4.0})
 
 
+class Looking(FedAvg):
+    """Remembers from the second round on what is counted of rows, which dp cannot know beforehand."""
+
+    def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        (train,) = super().phases(clock)
+        look = Phase("look", Look(self), uploads={}, keeps_state=True)
+        return (train,) if clock.first else (look, train)
+
+
+class Look(Part[Looking]):
+    def end(self, work: Tree, ctx: Context) -> Report:
+        return Report({}, {"mean": ctx.data.x.mean(0)}, ctx.weight)
+
+
+def test_steps_that_may_use_what_was_remembered_without_noise_are_not_bounded() -> None:
+    ledger = ledger_of(DP(Looking()))
+    for view in ("server", "sites"):
+        (said,) = map(str, ledger.gaps[view])
+        assert said == "phase 'look' lets clients remember what has no noise, and steps may use it"
+    assert ledger.view is None
+    assert ledger_of(DP(choose("moon").method)).view == "server"  # Remembers the model of noisy steps.
+
+
 class Spy(Sequential):
     """Notes whose packets leave, and whose do not."""
 

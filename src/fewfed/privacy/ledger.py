@@ -125,8 +125,9 @@ class Ledger:
     def gaps(self) -> Mapping[View, tuple[Gap, ...]]:
         """What any round sends without noise. Of all of them: a method may share rows once, in the middle of a run."""
         clocks = [self._clock(number) for number in range(self.rounds)]
+        always = (*self.before, *self._remembered_in_steps)
         return {
-            view: tuple(dict.fromkeys((*self.before, *(gap for at in clocks for gap in gaps(self.method, at, view)))))
+            view: tuple(dict.fromkeys((*always, *(gap for at in clocks for gap in gaps(self.method, at, view)))))
             for view in VIEWS
         }
 
@@ -217,14 +218,24 @@ class Ledger:
         if one.each == "step":
             return _in_steps(ctx).double()
         own_model = ctx.phase.trains_on_clients_rows and not _in_noisy_steps(self.method, ctx.clock, ctx.phase)
-        return _in_sent_rows(ctx, by_all=own_model or self._remembers_rows)
+        return _in_sent_rows(ctx, by_all=own_model or bool(self._remembers_rows))
 
     @cached_property
-    def _remembers_rows(self) -> bool:
-        """Whether clients remember something of their rows that no noise was on."""
-        return any(
-            phase.keeps_state and not _in_noisy_steps(self.method, clock, phase) for clock, phase in self._crossing
+    def _remembers_rows(self) -> tuple[str, ...]:
+        """The phases of which clients remember something of their rows that no noise was on."""
+        found = (
+            phase.name
+            for clock, phase in self._crossing
+            if phase.keeps_state and not _in_noisy_steps(self.method, clock, phase)
         )
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def _remembered_in_steps(self) -> tuple[Gap, ...]:
+        """Where noisy steps may use that: a row can then turn the gradients of all others."""
+        noisy = any(_in_noisy_steps(self.method, clock, phase) for clock, phase in self._crossing)
+        said = "lets clients remember what has no noise, and steps may use it"
+        return tuple(Gap(name, "state", "", f"phase '{name}' {said}") for name in self._remembers_rows if noisy)
 
     @cached_property
     def _shows_state(self) -> bool:
