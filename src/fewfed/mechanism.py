@@ -5,12 +5,18 @@ The ledger (`fewfed.privacy.ledger`) composes these declarations over a run, wha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+import torch
+from torch import Tensor
 
 from fewfed.errors import ConfigError
 
 Each = Literal["step", "row", "round"]
+
+_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -35,3 +41,15 @@ class Mechanism:
     def hides_from_server(self) -> bool:
         """Whether noise is added before anything leaves the client; if not, only those who get the result see it."""
         return self.each != "round"
+
+
+def refuse_few_bits(weights: Mapping[str, Tensor], whose: str) -> None:
+    """Raise `ConfigError` where lengths cannot be held to a clip: in half precision squares of small numbers vanish,
+    and rounding alone moves a weight by more than a clip may allow."""
+    for name, leaf in weights.items():
+        if leaf.is_floating_point() and torch.finfo(leaf.dtype).bits < _BITS:
+            raise ConfigError(
+                f"{whose}: noise is as wide as clipped numbers are long, and in numbers of few bits, as '{name}' has "
+                f"({str(leaf.dtype).removeprefix('torch.')}), they come out longer: expected a network in single "
+                "precision"
+            )

@@ -79,6 +79,20 @@ def test_a_row_moves_the_sum_by_no_more_than_the_clip_whatever_it_is() -> None:
         assert float((with_row - without).norm()) <= 0.5 + 1e-6
 
 
+def test_numbers_too_short_to_measure_a_gradient_with_are_refused() -> None:
+    """Squares of 1e-4 vanish in half precision, so that a gradient 14 times as long as the clip would be let through.
+    Rounding moves a weight of 1 by half of a clip of 1e-3."""
+    small = torch.full((1, 20_000), 1e-4, dtype=torch.float16)
+    assert not small.square().any()
+    assert float(small.double().norm()) > 14 * 1e-3
+    for spec in ("dp(fedavg)", "central-dp(fedavg)"):
+        for dtype in (torch.float16, torch.bfloat16):
+            job = job_of(choose(spec).method, digits_federation(4, 12), net=NET.to(dtype))
+            with pytest.raises(ConfigError, match=r"in numbers of few bits.*expected a network in single precision"):
+                job.check()
+        job_of(choose(spec).method, digits_federation(4, 12), net=NET).check()
+
+
 class Packets(Sequential):
     """Keeps the models that left."""
 

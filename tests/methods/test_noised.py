@@ -38,6 +38,19 @@ def test_the_noise_on_the_packets_has_deviation_sigma_times_clip() -> None:
     assert float(tail) == pytest.approx(0.0455, abs=4 * math.sqrt(0.0455 / count)), "it is normal, not only as wide"
 
 
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_a_row_that_is_not_finite_leaves_as_an_empty_one(odd: float, dtype: torch.dtype) -> None:
+    """The rest of its numbers would leave with the length they have, and noise does not hide what is not finite."""
+    rows = 50 * torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = clipped(rows, 2.0)
+    rows[1, 2, 1] = odd
+    found = clipped(rows, 2.0)
+    assert not found[1].any()
+    assert torch.equal(found[[0, 2]], expected[[0, 2]])
+    assert found.dtype == dtype
+
+
 def test_rows_that_are_too_long_have_the_norm_clip_and_others_are_not_touched() -> None:
     _, raw = rows_of(FedData(share=1.0))
     norms = torch.cat(raw).flatten(1).norm(dim=1)
@@ -81,12 +94,12 @@ def test_at_a_real_site_the_noise_is_nobodys_seed() -> None:
 
 
 @pytest.mark.parametrize("norm", [0.5, math.inf])
-def test_clipping_keeps_zeros_and_shows_what_is_no_number(norm: float) -> None:
+def test_clipping_keeps_zeros_and_without_a_clip_what_is_no_number_is_shown(norm: float) -> None:
     rows = torch.tensor([[0.0, 0.0], [3.0, 4.0], [math.nan, 1.0], [math.inf, 1.0]])
     found = clipped(rows, norm)
     assert torch.equal(found[0], rows[0])
     assert float(found[1].norm()) == pytest.approx(min(norm, 5.0))
-    assert not torch.isfinite(found[2:]).all(1).any()
+    assert torch.isfinite(found[2:]).all(1).tolist() == [math.isfinite(norm)] * 2
 
 
 def test_noise_without_a_limit_is_refused() -> None:

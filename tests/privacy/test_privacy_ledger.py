@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -13,15 +14,18 @@ import torch
 from torch import Tensor
 
 from fewfed import networks, tree
+from fewfed.data.examples import Examples
 from fewfed.engine.executor import Briefing, Executor, Invited
 from fewfed.engine.executors.cuda.executor import Device
 from fewfed.engine.executors.cuda.options import Options
 from fewfed.engine.executors.sequential import Sequential
 from fewfed.engine.executors.workers.executor import Workers
 from fewfed.engine.executors.workers.options import Options as WorkerOptions
+from fewfed.engine.gate import LeftOut
 from fewfed.engine.homes import SimulatedHomes
 from fewfed.engine.job import Job
 from fewfed.engine.outcomes import Failed, Outcome
+from fewfed.errors import ConfigError
 from fewfed.mechanism import Mechanism
 from fewfed.method import Context, Method, Part, Report
 from fewfed.methods.dp import DP
@@ -268,9 +272,135 @@ def test_what_has_no_noise_is_named_and_labels_are_not_hidden(view: View) -> Non
     assert gaps(DP(FedAvg(), sigma=0.0), CLOCK, view) == (Gap("train", "model", "model"),)
 
 
+def test_rows_that_are_shared_once_in_the_middle_of_a_run_are_known_before_it_begins() -> None:
+    """FedFed shares parts of inputs after its rounds of distillation: neither the first round nor the last."""
+    method = choose("central-dp(fedfed)").method
+    sharing = [round for round in range(10) if "share" in [each.name for each in method.phases(Clock(round, 10, 2))]]
+    assert sharing == [4]
+    ledger = ledger_of(method, rounds=10, budget=8.0)
+    assert [gap.upload for gap in ledger.gaps["sites"]] == ["parts"]
+    assert ledger.view is None
+    assert ledger_of(choose("central-dp(noised(fedfed))").method, rounds=10).view == "sites"
+
+
 def test_a_wrapper_around_noise_may_look_at_rows_again_so_no_bound_is_claimed() -> None:
     assert gaps(choose("ccvr(dp(fedavg))").method, CLOCK, "server")
     assert [gap.phase for gap in gaps(choose("dp(ccvr(fedavg))").method, Clock(3, 4, 2), "server")] == ["collect"]
+
+
+def uses(ctx: Context) -> Tensor:
+    """How often each row of a client is in the batches of a turn, squared batch by batch."""
+    rows = len(ctx.data)
+    batches = ctx.plan.batches(ctx.clock.round, ctx.phase.name, ctx.client, rows, ctx.phase.epochs)
+    return torch.tensor([sum(batch.tolist().count(row) ** 2 for batch in batches) for row in range(rows)]).double()
+
+
+@pytest.mark.parametrize(
+    ("spec", "seen"), [("dp(flair)", True), ("central-dp(dp(flair))", False), ("dp(local)", False)]
+)
+def test_steps_that_a_client_remembers_count_for_sites_that_see_what_comes_of_them(spec: str, seen: bool) -> None:
+    """FLAIR's classifiers stay at clients, and their features are what the autoencoders learn that are sent."""
+    depth = spec.split("(").index("dp")
+    norm = {"inner." * (depth + 1) + "norm": "layer"} if "flair" in spec else {}
+    method = choose(spec, {"inner." * depth + "sigma": 2.0, **norm}).method
+    names = [phase.name for phase in method.phases(CLOCK)]
+    ctx = turn(method, names.index("train"))
+    assert not ctx.phase.uploads
+    found = noted(ledger_of(method), ctx)
+    assert torch.allclose(found["server"], uses(ctx) / 2.0**2)
+    assert torch.allclose(found["sites"], uses(ctx) / 2.0**2 if seen else torch.zeros(11).double())
+
+
+def test_losses_of_training_are_sent_without_noise_where_nothing_else_is() -> None:
+    """The packet says so: a client that keeps its model reports how well it fits its rows."""
+    job = job_of("local", digits_federation(3, 11), net=NET)
+    said = {gap.upload: str(gap) for gap in gaps(job.method, CLOCK, "server")}
+    assert said == {"losses": "phase 'train' reports its mean losses without noise"}
+    assert gaps(job.method, CLOCK, "sites") == ()
+    ledger = ledger_of(job.method, budget=1.0)
+    assert ledger.view == "sites"
+    done = run(dataclasses.replace(job, gates=(ledger,)), rounds=1, cohort=3)
+    assert done.metrics[0]["phases"]["train"]["terms"]["task"] > 0
+    notes = noted(ledger, turn(job.method, 0))
+    assert ledger.spent(notes, "server", 1).epsilon(1e-5) == math.inf
+    assert ledger.spent(notes, "sites", 1).epsilon(1e-5) == 0.0
+    private = choose("dp(local)").method
+    assert gaps(private, CLOCK, "server") == ()  # They are not reported then.
+
+
+def test_what_a_method_reports_beside_its_uploads_has_no_noise() -> None:
+    method, report = Noisy(), Report({}, {}, 1.0, {"accuracy": 0.5})
+    for budget in (None, 3.0):
+        ledger = ledger_of(method, budget=budget)
+        _, notes = ledger.released(report, turn(method, 0), {})
+        assert ledger.spent(notes, "server", 1).epsilon(1e-5) < math.inf  # Made of noisy steps alone.
+    _, notes = ledger_of(method).released(report, turn(method, 1), {})
+    assert notes["server"].tolist() == [math.inf] * 11
+    assert torch.isfinite(notes["sites"]).all()
+    with pytest.raises(LeftOut, match="would report 'accuracy' without noise"):
+        ledger_of(method, budget=3.0).released(report, turn(method, 1), {})
+
+
+@dataclass(frozen=True)
+class OwnModel(Noisy):
+    """Rows that are sent are features of a model that the client trained itself, at once or before."""
+
+    at_once: bool = True
+    steps: float = 0.0
+
+    def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        train, share = super().phases(clock)
+        if self.at_once:
+            return (dataclasses.replace(share, epochs=2),)
+        return dataclasses.replace(train, keeps_state=True, uploads={}), share
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_every_row_is_behind_rows_that_a_model_of_the_clients_own_made(at_once: bool) -> None:
+    """One row moves the model, and so each of the four rows that are sent, from one end of the ball to the other."""
+    method = OwnModel(at_once=at_once)
+    found = noted(ledger_of(method), turn(method, len(method.phases(CLOCK)) - 1))
+    for view in ("server", "sites"):
+        assert found[view].tolist() == ([math.inf] * 11 if at_once and view == "server" else [4 * 4 / 4.0**2] * 11)
+    private = OwnModel(at_once=False, steps=2.0)
+    found = noted(ledger_of(private), turn(private, 1))
+    assert found["server"].tolist() == [1 / 4.0**2, 2 / 4.0**2, 1 / 4.0**2, *[0.0] * 8]
+
+
+def test_a_sites_own_budget_cannot_be_had_for_a_large_delta() -> None:
+    """Whoever chooses delta could let a site send what nobody would call private: a row sent twice with noise of half
+    its length has epsilon 0 at delta 0.9."""
+    method = Noisy(rows=0.5)
+    release = float(noted(ledger_of(method), turn(method, 1))["server"].max())
+    assert epsilon_of(release, 0.9) == 0.0
+    assert epsilon_of(release, 1e-5) > 15
+    with pytest.raises(ConfigError, match=r"delta = 0\.5, and a site has a privacy budget of its own"):
+        Ledger(method, 3, 3, 4, 2, delta=0.5, own_budgets={1: 4.0})
+    Ledger(method, 3, 3, 4, 2, delta=0.5, budget=4.0)
+    Ledger(method, 3, 3, 4, 2, delta=1e-3, own_budgets={1: 4.0})
+
+
+class Looking(FedAvg):
+    """Remembers from the second round on what is counted of rows, which dp cannot know beforehand."""
+
+    def phases(self, clock: Clock) -> tuple[Phase, ...]:
+        (train,) = super().phases(clock)
+        look = Phase("look", Look(self), uploads={}, keeps_state=True)
+        return (train,) if clock.first else (look, train)
+
+
+class Look(Part[Looking]):
+    def end(self, work: Tree, ctx: Context) -> Report:
+        return Report({}, {"mean": ctx.data.x.mean(0)}, ctx.weight)
+
+
+def test_steps_that_may_use_what_was_remembered_without_noise_are_not_bounded() -> None:
+    ledger = ledger_of(DP(Looking()))
+    for view in ("server", "sites"):
+        (said,) = map(str, ledger.gaps[view])
+        assert said == "phase 'look' lets clients remember what has no noise, and steps may use it"
+    assert ledger.view is None
+    assert ledger_of(DP(choose("moon").method)).view == "server"  # Remembers the model of noisy steps.
 
 
 class Spy(Sequential):
@@ -375,3 +505,49 @@ def test_noise_on_shared_rows_is_declared(spec: str, noise: float, open_to_serve
     declared = [one for one in method.mechanisms(CLOCK) if one.each == "row"]
     assert all((one.phase, one.uploads, one.noise) == ("share", {"features"}, 4.0) for one in declared)
     assert bool(declared) == ("features" not in open_to_server)
+
+
+@pytest.mark.parametrize(
+    ("spec", "tight"),
+    [
+        ("noised(feddata)", True),
+        ("noised(grouped(feddata))", True),
+        ("noised(fedmix)", True),
+        ("blurred(noised(feddata))", True),
+        ("grouped(noised(feddata))", False),  # Each of three rows has noise of its own: billed as if only one had.
+    ],
+)
+def test_no_row_moves_what_is_sent_by_more_than_it_is_billed(spec: str, tight: bool) -> None:
+    """A row as long as can be against the same one empty, among others that point the other way: how far the packet
+    moves, in deviations of the noise that is on it."""
+    values = {"clip": 2.0, "sigma": 0.7, "k": 3, "group": 3, "noise": 0.0, "share": 1.0}
+    layers = spec.rstrip(")").split("(")
+    fields = {"noised": ("clip", "sigma"), "grouped": ("k",), "fedmix": ("group",), "feddata": ("share",)}
+    given = {
+        "inner." * depth + name: values[name]
+        for depth, layer in enumerate(layers)
+        for name in fields.get(layer, ("noise",))
+    }
+
+    def shared(row: float, *, noisy: bool) -> tuple[Tensor, Tensor]:
+        x = -torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+        x[5] = row
+        held = Examples(x, torch.arange(12) // 6)
+        method = choose(spec, {name: value if noisy or "sigma" not in name else 0.0 for name, value in given.items()})
+        phase = next(each for each in method.method.phases(Clock(0, 1, 1)) if each.row_uploads)
+        ctx = context(NET, held, phase=phase, state={})
+        ctx = dataclasses.replace(
+            ctx, state=functools.reduce(lambda inner, _: {"inner": inner, "own": {}}, layers[1:], {})
+        )
+        sent = phase.does.end(phase.does.begin(ctx), ctx).upload[phase.row_upload].double()
+        bill = (
+            noted(Ledger(method.method, 2, 2, 1, 1), ctx).get("server", torch.zeros(12)) if noisy else torch.zeros(12)
+        )
+        return sent.flatten(1), bill
+
+    (there, _), (empty, _) = shared(1e3, noisy=False), shared(0.0, noisy=False)
+    noise, bill = shared(0.0, noisy=True)
+    deviation = (noise - empty).std()
+    moved = float((there - empty).square().sum() / deviation**2)
+    assert moved <= float(bill[5]) * 1.15  # So well is a deviation known from some hundred numbers.
+    assert not tight or moved >= float(bill[5]) * 0.8

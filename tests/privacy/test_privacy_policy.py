@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,12 @@ from fewfed.engine.outcomes import Done, Failed, Outcome
 from fewfed.engine.provenance import Provenance
 from fewfed.engine.turn import Member
 from fewfed.errors import ConfigError, DataError, RunError
+from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.feddata import FedData
 from fewfed.methods.fedproto import FedProto
 from fewfed.methods.flea import FLea
 from fewfed.methods.registry import choose
-from fewfed.phase import Clock
+from fewfed.phase import MODEL, Clock, Combine, Role, Upload
 from fewfed.privacy.policy import Policies, Policy, PolicyGate, gate_of, read, refuse_nobody
 from fewfed.privacy.shared_rows import of_client
 from fewfed.runs.budget import shapes_of_stages
@@ -189,6 +191,82 @@ def test_a_row_needs_enough_rows_behind_it() -> None:
     spied, _ = played(guarded(FLea(share=0.5), c0=Policy(group=2)))
     assert {len(arrays["labels"]) for _, client, arrays in spied.sent("share") if client == 0} == {0}
     assert {len(arrays["labels"]) for _, client, arrays in spied.sent("share") if client} == {10}
+
+
+def test_a_class_mean_of_few_rows_or_of_one_that_opted_out_does_not_leave() -> None:
+    """The mean of a class with one row is that row: no policy that would keep it lets it go under another name."""
+    alone = Examples(*_of_classes((2, 6), (7, 1)))
+    federation = GeneratedFederation(3, lambda client: alone, digits()[1], classes=10)
+    job = job_of(FedProto(), federation, training={"epochs": 1})
+    policies = (Policy(), Policy(group=2), Policy(opt_out=(6,)))
+    gate = PolicyGate(policies, (frozenset(),) * 3, {}, opted_out={2: frozenset({6})})
+    spied, recorder = played(dataclasses.replace(job, gates=(gate,)), rounds=1, cohort=3)
+    ((_, client, arrays),) = spied.sent("train")
+    assert client == 0
+    model = arrays["model"]
+    the_row = job.net.apply(model, alone.x[6:], stop=job.net.penultimate, train=False).flatten()
+    assert torch.allclose(arrays["means"][7].flatten(), the_row, atol=1e-5)
+    reasons = {failure["client"]: failure["reason"] for failure in recorder.metrics[0]["failed"]}
+    assert "of one there are fewer than 2" in reasons[1]  # The coordinator reads it: not how many.
+    assert "some have opted out" in reasons[2]
+    enough = PolicyGate((Policy(group=1),) * 3, (frozenset(),) * 3)
+    assert len(played(dataclasses.replace(job, gates=(enough,)), rounds=1, cohort=3)[0].sent("train")) == 3
+
+
+def _of_classes(*wanted: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """So many rows of each class, one class after another."""
+    train, _ = digits()
+    rows = torch.cat([(train.y == label).nonzero().flatten()[:count] for label, count in wanted])
+    return train.x[rows], train.y[rows]
+
+
+@pytest.mark.parametrize(
+    ("policy", "leaves"),
+    [
+        (Policy(), True),
+        (Policy(roles=("model", "inputs")), True),
+        (Policy(never=("1",)), False),
+        (Policy(opt_out=(2,)), False),
+        (Policy(group=2), False),
+        (Policy(most_releases=100), False),
+        (Policy(stages=("conv1",)), False),
+    ],
+)
+def test_rows_that_are_not_declared_as_rows_do_not_leave_where_some_may_not(policy: Policy, leaves: bool) -> None:
+    @dataclass(frozen=True)
+    class Hiding(FedAvg):
+        """Sends inputs that its declaration does not count."""
+
+        def phases(self, clock: Clock) -> Any:
+            (train,) = super().phases(clock)
+            return (dataclasses.replace(train, uploads={**MODEL, "some": Upload(Combine.KEEP, Role.INPUTS)}),)
+
+        def end(self, work: Any, ctx: Any) -> Any:
+            report = super().end(work, ctx)
+            return report._replace(upload={**report.upload, "some": ctx.data.x[:3]})
+
+    spied, recorder = played(guarded(Hiding(), c1=policy), rounds=1)
+    assert {client for _, client, _ in spied.sent("train")} == ({0, 1, 2, 3, 4} if leaves else {0, 2, 3, 4})
+    assert [failure["cause"] for failure in recorder.metrics[0]["failed"]] == ([] if leaves else ["policy"])
+
+
+def test_scores_that_a_method_reports_stay_where_their_role_may_not_leave() -> None:
+    class Telling(FedAvg):
+        def end(self, work: Any, ctx: Any) -> Any:
+            return super().end(work, ctx)._replace(metrics={"accuracy": 0.5})
+
+    job = guarded(Telling(), c1=Policy(roles=("model",)), c2=Policy(roles=("model", "score")))
+    said: dict[int, set[str]] = {}
+
+    class Listening(Sequential):
+        def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
+            for outcome in super().run(briefing, members):
+                if isinstance(outcome, Done):
+                    said[outcome.packet.sender] = {*outcome.packet.metrics}
+                yield outcome
+
+    run(job, rounds=1, cohort=CLIENTS, executor=Listening(job))
+    assert {client for client, names in said.items() if "accuracy" in names} == {0, 2, 3, 4}
 
 
 def test_features_of_another_stage_do_not_leave() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fewfed import tree
 from fewfed.errors import ConfigError
-from fewfed.mechanism import Mechanism
+from fewfed.mechanism import Mechanism, refuse_few_bits
 from fewfed.method import Combined, Context, Method, Report, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.phase import EQUAL, Clock, Cohort, Combine, Phase, Role
@@ -59,6 +59,8 @@ class CentralDP(Wrapper):
         super().check(setup)
         if math.isinf(self.clip) and self.sigma:
             raise ConfigError("central-dp: noise is as wide as uploads are clipped, but clip = inf: expected a number")
+        if not self.is_neutral:
+            refuse_few_bits(setup.net.model()["params"], self.name)
 
     def around(self, phase: Phase) -> Phase:
         if self.is_neutral or not protected(phase):

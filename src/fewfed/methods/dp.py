@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fewfed.data.examples import Examples
 from fewfed.errors import ConfigError
-from fewfed.mechanism import Mechanism
+from fewfed.mechanism import Mechanism, refuse_few_bits
 from fewfed.method import Batch, Context, Differentiate, Method, Report, RowByRow, Setup
 from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.parts.augmentation import inner_batch
@@ -70,6 +70,7 @@ class DP(Wrapper):
             raise ConfigError("dp: noise is as wide as gradients are clipped, but clip = inf: expected a finite clip")
         if self.is_neutral:
             return
+        refuse_few_bits(setup.net.model()["params"], self.name)
         if any(isinstance(method, DP) for method in self.inner.layers):
             raise ConfigError(f"'{self.inner.label}' clips gradients of rows already: wrap it in 'dp' once")
         for phase in self.inner.phases(Clock(0, 1, setup.training.epochs)):

@@ -73,7 +73,11 @@ class Noise(Protected[Noised]):
 
 
 def clipped(rows: Tensor, norm: float) -> Tensor:
-    """Rows that are no longer than this; none is changed that is not."""
+    """Rows that are no longer than this; none is changed that is not. One that is not finite has no length that could
+    be held to it, and counts as empty: what is left of its numbers would leave as they are."""
+    if math.isfinite(norm):
+        sound = torch.isfinite(rows.flatten(1)).all(1).reshape(-1, *[1] * (rows.dim() - 1))
+        rows = torch.where(sound, rows, 0.0)
     length = rows.flatten(1).double().norm(dim=1)
     factor = (norm / length).clamp(max=1.0).nan_to_num(1.0)  # A row of zeros stays one, also for an infinite norm.
     short = _scaled(rows, factor)

@@ -9,7 +9,10 @@ the row.
   reshuffling, in the open, so that nothing is gained by sampling: a row that is in `a` steps of a turn is released `a`
   times, and one that stands twice in a batch can move it twice as far.
 - A row that is sent with noise is a Gaussian release of the rows behind it. Where several are behind it, one of them
-  can turn it from one end of the clipping ball to the other: twice as far.
+  can turn it from one end of the clipping ball to the other: twice as far. Where what is sent may have been made with
+  a model that the client trained without noise, or with something else that it remembers, all its rows are behind it.
+- What a client remembers of noisy steps may be in all that it sends later, so that they count for whoever sees some of
+  that. The mean losses of training, and what a method reports beside its uploads, are seen by the server alone.
 - Noise that the server adds to a combination once a round protects from those who see its result, not from the server.
   One row can turn its client's whole upload around (twice the clip). For another site, which does not know who took
   part but for itself, the round counts as sampled, once for all its phases, since all have the same clients. It is not
@@ -25,7 +28,7 @@ Other sites see nothing that the server has not seen or made, so their epsilon i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -34,6 +37,7 @@ import torch
 from torch import Tensor
 
 from fewfed.engine.gate import LeftOut
+from fewfed.errors import ConfigError
 from fewfed.mechanism import Mechanism
 from fewfed.method import Context, Method, Report
 from fewfed.phase import Clock, Cohort, Phase, Role
@@ -45,6 +49,8 @@ View = Literal["server", "sites"]
 VIEWS: tuple[View, View] = ("server", "sites")
 OPEN = frozenset({Role.LABELS, Role.COUNTS})
 """What the neighbouring relation does not hide."""
+MOST_DELTA = 1e-3
+"""With which a budget that a site has set for itself still says something."""
 RELATION = "one row of one client replaced by an empty one; number of rows, labels and counts of them are not hidden"
 
 _SERVER, _SITES, _LEAST = "server", "sites", "least"
@@ -89,6 +95,15 @@ class Ledger:
     name: str = field(default="ledger", init=False)
     withdraws: bool = field(default=False, init=False)
 
+    def __post_init__(self) -> None:
+        if self.own_budgets and self.delta > MOST_DELTA:
+            raise ConfigError(
+                f"delta = {self.delta:g}, and a site has a privacy budget of its own, into which anything would fit "
+                f"with a large enough delta: expected at most {MOST_DELTA:g}",
+                key="delta",
+                value=self.delta,
+            )
+
     def withdrawn(self, clock: Clock) -> frozenset[int]:  # noqa: ARG002
         return frozenset()
 
@@ -108,10 +123,11 @@ class Ledger:
 
     @cached_property
     def gaps(self) -> Mapping[View, tuple[Gap, ...]]:
-        """What the first or the last round sends without noise: what other rounds do is seen when they come."""
-        clocks = (self._clock(0), self._clock(self.rounds - 1))
+        """What any round sends without noise. Of all of them: a method may share rows once, in the middle of a run."""
+        clocks = [self._clock(number) for number in range(self.rounds)]
+        always = (*self.before, *self._remembered_in_steps)
         return {
-            view: tuple(dict.fromkeys((*self.before, *(gap for at in clocks for gap in gaps(self.method, at, view)))))
+            view: tuple(dict.fromkeys((*always, *(gap for at in clocks for gap in gaps(self.method, at, view)))))
             for view in VIEWS
         }
 
@@ -137,6 +153,11 @@ class Ledger:
     def released(self, report: Report, ctx: Context, notes: Tree) -> tuple[Report, Tree]:
         """Everything goes through; what it costs is noted."""
         server, sites = self._cost(ctx)
+        if report.metrics and not _in_noisy_steps(self.method, ctx.clock, ctx.phase):
+            if self.view == "server" and math.isfinite(self.budget_of(ctx.client)):
+                first = min(report.metrics)
+                raise LeftOut(f"it has a privacy budget, but would report '{first}' without noise", "budget")
+            server = torch.full_like(server, math.inf)
         if not (server.any() or sites.any()):
             return report, notes
         least = {**notes.get(_LEAST, {}), ctx.phase.name: torch.stack([server.min(), sites.min()])}
@@ -185,12 +206,55 @@ class Ledger:
             cost = torch.zeros(len(ctx.data), dtype=torch.float64)
             if unbounded(ctx.phase, declared, view):
                 cost += math.inf
-            for one in _at_clients(declared, view):
-                cost += _per_row(one, ctx)
+            for one in _at_clients(declared, view, shown_later=ctx.phase.keeps_state and self._shows_state):
+                cost += _precision(one.noise) * self._moves(one, ctx)
             if view == "sites" and self._shows_members(ctx.clock, ctx.phase):
                 cost += sum(_precision(one.noise) for one in declared if one.each == "round")
             found.append(cost)
         return found[0], found[1]
+
+    def _moves(self, one: Mechanism, ctx: Context) -> Tensor:
+        """For each row of the client the sum over the noisy things of a turn of how far, squared, it can move each."""
+        if one.each == "step":
+            return _in_steps(ctx).double()
+        own_model = ctx.phase.trains_on_clients_rows and not _in_noisy_steps(self.method, ctx.clock, ctx.phase)
+        return _in_sent_rows(ctx, by_all=own_model or bool(self._remembers_rows))
+
+    @cached_property
+    def _remembers_rows(self) -> tuple[str, ...]:
+        """The phases of which clients remember something of their rows that no noise was on."""
+        found = (
+            phase.name
+            for clock, phase in self._crossing
+            if phase.keeps_state and not _in_noisy_steps(self.method, clock, phase)
+        )
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def _remembered_in_steps(self) -> tuple[Gap, ...]:
+        """Where noisy steps may use that: a row can then turn the gradients of all others."""
+        noisy = any(_in_noisy_steps(self.method, clock, phase) for clock, phase in self._crossing)
+        said = "lets clients remember what has no noise, and steps may use it"
+        return tuple(Gap(name, "state", "", f"phase '{name}' {said}") for name in self._remembers_rows if noisy)
+
+    @cached_property
+    def _shows_state(self) -> bool:
+        """Whether other sites see something of what clients send, in any round, without noise of the server on it."""
+        return any(
+            phase.uploads.keys() - _by_server_noise(of_phase(self.method, clock, phase))
+            for clock, phase in self._crossing
+        )
+
+    @cached_property
+    def _crossing(self) -> list[tuple[Clock, Phase]]:
+        """The phases of all rounds in which something leaves clients."""
+        clocks = map(self._clock, range(self.rounds))
+        return [
+            (clock, phase)
+            for clock in clocks
+            for phase in self.method.phases(clock)
+            if phase.cohort in (Cohort.ROUND, Cohort.ALL)
+        ]
 
     def _by_server(self, rounds: int) -> tuple[float, tuple[Sampled, ...]]:
         """Of all noise that the server has added in so many rounds: the precision of what is certain, and what is
@@ -244,25 +308,30 @@ WHOM: Mapping[View, str] = {"server": "the server", "sites": "other sites"}
 
 def gaps(method: Method, clock: Clock, view: View) -> tuple[Gap, ...]:
     """What a round sends without noise that would bound it, as one sees it who is to learn little."""
+    declared = method.mechanisms(clock)
     return tuple(
         gap
         for phase in method.phases(clock)
         if phase.cohort is not Cohort.SERVER
-        for gap in unbounded(phase, of_phase(method, clock, phase), view)
+        for gap in unbounded(phase, [one for one in declared if one.phase == phase.name], view)
     )
 
 
-def unbounded(phase: Phase, declared: Iterable[Mechanism], view: View) -> tuple[Gap, ...]:
+def unbounded(phase: Phase, declared: Sequence[Mechanism], view: View) -> tuple[Gap, ...]:
     """The uploads of a phase that none of its mechanisms protects."""
     protecting = [one for one in declared if one.noise and (view == "sites" or one.hides_from_server)]
     if phase.cohort is Cohort.UNION:  # Rows themselves are in one place.
         return tuple(Gap(phase.name, name, upload.role) for name, upload in phase.uploads.items())
     covered = frozenset[str]().union(*(one.uploads for one in protecting))
-    return tuple(
+    found = tuple(
         Gap(phase.name, name, upload.role)
         for name, upload in phase.uploads.items()
         if upload.role not in OPEN and name not in covered
     )
+    quiet = phase.trains_on_clients_rows and not any(one.each == "step" for one in protecting)
+    if found or not quiet or view == "sites":
+        return found
+    return (Gap(phase.name, "losses", Role.SCORE, f"phase '{phase.name}' reports its mean losses without noise"),)
 
 
 def hides_members(method: Method, clock: Clock) -> bool:
@@ -280,22 +349,24 @@ def of_phase(method: Method, clock: Clock, phase: Phase) -> tuple[Mechanism, ...
     return tuple(one for one in method.mechanisms(clock) if one.phase == phase.name)
 
 
-def _at_clients(declared: tuple[Mechanism, ...], view: View) -> Iterator[Mechanism]:
+def _in_noisy_steps(method: Method, clock: Clock, phase: Phase) -> bool:
+    """Whether all that clients make of their rows in a phase is made in steps with noise."""
+    return any(one.each == "step" and one.noise for one in of_phase(method, clock, phase))
+
+
+def _at_clients(declared: tuple[Mechanism, ...], view: View, shown_later: bool) -> Iterator[Mechanism]:
     """Noise added at clients, as far as the one who looks sees what it is on, and not only what the server makes of
-    it."""
+    it; `shown_later`: what clients remember of the phase may be in what is seen of another."""
     by_server = _by_server_noise(declared)
     for one in declared:
-        if one.noise and one.hides_from_server and (view == "server" or one.uploads - by_server):
+        seen = view == "server" or one.uploads - by_server or (shown_later and one.each == "step")
+        if one.noise and one.hides_from_server and seen:
             yield one
 
 
 def _by_server_noise(declared: tuple[Mechanism, ...]) -> frozenset[str]:
     """The uploads of a phase that others see with noise of the server only."""
     return frozenset[str]().union(*(one.uploads for one in declared if one.each == "round" and one.noise))
-
-
-def _per_row(one: Mechanism, ctx: Context) -> Tensor:
-    return _precision(one.noise) * (_in_steps(ctx) if one.each == "step" else _in_sent_rows(ctx)).double()
 
 
 def _in_steps(ctx: Context) -> Tensor:
@@ -309,9 +380,12 @@ def _in_steps(ctx: Context) -> Tensor:
     return times.reshape(len(batches), rows).square().sum(0)
 
 
-def _in_sent_rows(ctx: Context) -> Tensor:
-    """For each row the sum over the rows that are sent of how far, squared, it can move each."""
+def _in_sent_rows(ctx: Context, by_all: bool) -> Tensor:
+    """For each row the sum over the rows that are sent of how far, squared, it can move each; `by_all`: all rows of the
+    client are behind each."""
     origins = ctx.phase.does.origins(ctx).cpu()
+    if by_all:
+        return torch.full((len(ctx.data),), 4.0 * len(origins), dtype=torch.float64)
     several = (origins >= 0).sum(1, keepdim=True) > 1
     moved = torch.where(several, 4, 1).expand_as(origins)
     present = origins >= 0

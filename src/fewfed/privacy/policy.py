@@ -28,6 +28,8 @@ from fewfed.tree import Tree
 
 _BY_CLASS = frozenset({Role.PROTOTYPES, Role.COUNTS})
 """Roles that tell something of every class a client has, beside rows themselves."""
+_OF_ROWS = frozenset({Role.FEATURES, Role.INPUTS, Role.LABELS})
+"""Roles of what single rows are, or what is made of them one by one."""
 _SITE = "site"
 _MOST_BYTES = 1 << 20
 
@@ -48,6 +50,12 @@ class Policy:
     group: int = setting(1, "least number of rows behind each row that leaves", ge=1)
     epsilon: float | None = setting(None, "privacy budget of a row of this site; none = the experiment's", gt=0)
     revoked_from: int | None = setting(None, "round, from 1, from which on the site does not take part any more", ge=1)
+
+    @property
+    def limits_rows(self) -> bool:
+        """Whether it says which rows may leave, or how, beside those that opted out."""
+        limits = (self.stages, self.most_releases_of_row, self.most_releases)
+        return bool(self.min_rows_of_class or self.never) or self.group > 1 or any(each is not None for each in limits)
 
 
 @dataclass(frozen=True)
@@ -119,11 +127,28 @@ class PolicyGate:
         by_class = [name for name, upload in ctx.phase.uploads.items() if upload.role in _BY_CLASS]
         if not reason and by_class and bool(self._barred(policy, ctx).any()):
             reason = f"'{by_class[0]}' tells of classes that may not leave"
+        means = [name for name in by_class if ctx.phase.uploads[name].role is Role.PROTOTYPES]
+        if not reason and means:
+            reason = self._forbidden_means(policy, means[0], ctx)
         if reason:
             raise LeftOut(f"its policy forbids it: {reason}", "policy")
 
+    def _forbidden_means(self, policy: Policy, name: str, ctx: Context) -> str:
+        """Why a vector for each class must not leave, since all rows of a class are behind it; empty where it may."""
+        if bool(self._opted_out(ctx).any()):
+            return f"'{name}' are made of all rows of each class, and some have opted out"
+        labels = ctx.data.y.cpu()
+        sizes = torch.bincount(labels) if labels.dim() == 1 and not labels.is_floating_point() else torch.zeros(1)
+        fewest = int(sizes[sizes > 0].min()) if bool(sizes.any()) else 0
+        if fewest < policy.group and policy.group > 1:
+            return f"'{name}' are made of all rows of each class, and of one there are fewer than {policy.group}"
+        return ""
+
     def released(self, report: Report, ctx: Context, notes: Tree) -> tuple[Report, Tree]:
         policy = self.by_client[ctx.client]
+        if policy.roles is not None and Role.SCORE not in policy.roles:
+            report = report._replace(metrics={})
+        self._refuse_unnamed(policy, report, ctx)
         names = [name for name, upload in ctx.phase.uploads.items() if upload.rows]
         if not names:
             return report, notes
@@ -173,6 +198,17 @@ class PolicyGate:
         found = torch.zeros(len(ctx.data), dtype=torch.bool)
         found[[row for row in self.opted_out.get(ctx.client, ()) if row < len(found)]] = True
         return found
+
+    def _refuse_unnamed(self, policy: Policy, report: Report, ctx: Context) -> None:
+        """What is of rows by its role, but by its declaration counts none, may hold those that must not leave."""
+        if not (policy.limits_rows or bool(self._opted_out(ctx).any())):
+            return
+        for name, upload in ctx.phase.uploads.items():
+            if upload.role in _OF_ROWS and not upload.rows and _holds_numbers(report.upload.get(name, {})):
+                raise LeftOut(
+                    f"its policy forbids it: it is not known which rows are behind '{name}', of role {upload.role}",
+                    "policy",
+                )
 
     def _refuse_stages(self, policy: Policy, report: Report, ctx: Context) -> None:
         """Features must look like those of an allowed stage, and like those of no other."""
@@ -338,6 +374,10 @@ def _forbidden(policy: Policy, phase: Phase, clock: Clock) -> str:
 
 def _is_revoked(policy: Policy, clock: Clock) -> bool:
     return policy.revoked_from is not None and clock.round + 1 >= policy.revoked_from
+
+
+def _holds_numbers(value: Any) -> bool:
+    return value.numel() > 0 if isinstance(value, Tensor) else any(map(_holds_numbers, value.values()))
 
 
 def _length(value: Any) -> int:
