@@ -32,6 +32,9 @@ class Mechanism:
     each: Each
     """When noise is added: in every local `step`, to the clipped gradients of the rows of a batch; to every `row` that
     is sent; or once a `round` by the server, to what it has combined."""
+    singly: bool = False
+    """Of a `row` with several behind it: whether each of them was bounded by itself before they were put together. One
+    that is taken out then moves what is sent as far as `noise` says; else it can turn it around, twice as far."""
 
     def __post_init__(self) -> None:
         if not self.noise >= 0:

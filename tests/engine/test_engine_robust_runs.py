@@ -118,6 +118,7 @@ FILTERED = (
     "rationed",
     "recalibrated",
     "slimmed",
+    "veiled",
 )
 
 

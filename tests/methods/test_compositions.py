@@ -91,7 +91,7 @@ LABELS = (
     *("fedbr", "fedfa-anchor", "fedfed", "fedgen", "fedgen-latent", "fedlc", "fedntd", "fedproto", "fedrs"),
     *("flair", "flea", "flute"),
     *("blurred", "bottlenecked", "decorrelated", "grouped", "noised", "quantised", "rationed", "recalibrated"),
-    *("potluck", "slimmed"),
+    *("potluck", "slimmed", "veiled"),
 )
 """Methods that compare, count, generate or share class labels beside the task's loss."""
 MIXES_LABELS = ("mixup", "manifold-mixup", "moex")
@@ -99,7 +99,7 @@ APART = ("fedfa", "fedfa-anchor", "fedfed", "fedgen-latent", "fedrobust", *MIXES
 """Methods whose loss or steps make no sense for one row of a batch at a time, or that upload what dp hides."""
 CENTRAL = (("central-dp", "mixstyle"), ("mixstyle", "central-dp"))
 AT_CUT = ("bottlenecked", "decorrelated")
-DEFENCES = (*AT_CUT, "blurred", "grouped", "noised", "quantised")
+DEFENCES = (*AT_CUT, "blurred", "grouped", "noised", "quantised", "veiled")
 """Alone they are around a method that shares features."""
 AROUND_FLEA = ("rationed", "recalibrated", "slimmed")
 AVERAGES = ("fedbr", "fedmix")
@@ -136,7 +136,11 @@ REFUSED: Mapping[tuple[str, str], str] = {
     **{(outer, inner): "send none" for outer in DEFENCES for inner in registered() if inner not in SENDS_ROWS},
     **{(outer, inner): "send inputs, which no training changes" for outer in AT_CUT for inner in SENDS_INPUTS},
     **{(outer, outer): "does what .* does already" for outer in AT_CUT},
-    **{("grouped", inner): "does not send rows one by one" for inner in (*AVERAGES, "grouped")},
+    **{
+        (outer, inner): "does not send rows one by one"
+        for outer in ("grouped", "veiled")
+        for inner in (*AVERAGES, "grouped", "veiled")
+    },
     **{
         (outer, inner): "these are codes"
         for outer in DEFENCES

@@ -1,11 +1,13 @@
 """Averages of rows instead of rows."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fewfed.errors import ConfigError
 from fewfed.method import Context, Report, Setup
@@ -70,28 +72,32 @@ class Average(Around[Grouped]):
     def end(self, work: Tree, ctx: Context) -> Report:
         report, groups = super().end(work, ctx), self.groups(ctx)
         # Where there is no group, a single row shows what an average would look like.
-        rows = groups.flatten() if len(groups) else torch.zeros(1, dtype=torch.long)
+        rows = groups[groups >= 0] if len(groups) else torch.zeros(1, dtype=torch.long)
         sent = super().sends(work, ctx, rows)
-        means = {name: self._mean(value) if len(groups) else value[:0] for name, value in sent.items()}
+        means = {name: self.mean(name, value, groups) if len(groups) else value[:0] for name, value in sent.items()}
         return report._replace(upload={**report.upload, **means})
 
     def origins(self, ctx: Context) -> Tensor:
         return self.groups(ctx).repeat_interleave(super().copies, 0)
 
     def groups(self, ctx: Context) -> Tensor:
-        """Which rows of the client are averaged, as (groups, k), by class."""
+        """Which rows of the client are averaged, by class: (groups, rows of the largest), with -1 where fewer are."""
         k, labels = self.wrapper.k, ctx.data.y.cpu()
         wanted = labels[super().origins(ctx)[:: super().copies, 0].cpu()]
         purpose = f"groups of round {ctx.clock.round}" if self.wrapper.fresh else "groups"
         order = ctx.plan.fixed(ctx.client, purpose).permutation(len(labels))
-        found = [torch.zeros(0, k, dtype=torch.long)]
+        found: list[Tensor] = []
         for label in sorted(set(wanted.tolist())):
             rows = order[labels[order] == label]
-            count = min(int((wanted == label).sum()), len(rows) // k)
-            found.append(rows[: count * k].reshape(count, k))
-        return torch.cat(found)
+            if count := min(int((wanted == label).sum()), len(rows) // k):
+                found += self.parted(rows, count)
+        return pad_sequence(found, batch_first=True, padding_value=-1) if found else torch.zeros(0, k, dtype=torch.long)
 
-    def _mean(self, sent: Tensor) -> Tensor:
+    def parted(self, rows: Tensor, count: int) -> Sequence[Tensor]:
+        """So many groups of these rows of a class."""
+        return torch.split(rows[: count * self.wrapper.k], self.wrapper.k)
+
+    def mean(self, name: str, sent: Tensor, groups: Tensor) -> Tensor:
         """Of the rows of each group the mean, copy by copy; of what is no number but a name, the first."""
         each = sent.reshape(-1, self.wrapper.k, super().copies, *sent.shape[1:])
         mean = each.mean(1) if sent.is_floating_point() else each[:, 0]

@@ -21,6 +21,7 @@ from fewfed.methods.quantised import Quantised
 from fewfed.methods.rationed import Rationed
 from fewfed.methods.recalibrated import Recalibrated
 from fewfed.methods.slimmed import Slimmed
+from fewfed.methods.veiled import Veiled
 from fewfed.phase import Clock, Phase
 from fewfed.settings import setting
 from fewfed.tree import Tree
@@ -66,13 +67,20 @@ class Potluck(Method):
     - `recalibrated`: the server retrains the later stages on the kept averages, class-balanced. Costs server time.
     - `averaged`: a moving average of the models predicts. Costs one model at the server.
 
+    Preset `bounded` has `veiled` in place of both: all rows of a class are behind its averages, each clipped, with the
+    Gaussian mechanism's noise. What averages tell of a row is then bounded (what models tell is not). Costs accuracy.
     Preset `flea` turns every part off and is FLea bit for bit; without sharing too (`neutral`) it is FedAvg.
     """
 
     name = "potluck"
     family = "feature sharing"
     paper = "this project's own, built on Xia et al., FLea, KDD 2024; not published"
-    presets = MappingProxyType({"flea": Preset(_FLEA, note="every part off: exactly FLea")})
+    presets = MappingProxyType(
+        {
+            "flea": Preset(_FLEA, note="every part off: exactly FLea"),
+            "bounded": Preset({"share": 1.0, "sigma": 1.0}, note="a bound on what shared averages tell of each row"),
+        }
+    )
     neutral = MappingProxyType({**_FLEA, "share": 0.0, "distil": 0.0, "decorrelate": 0.0})
     observed = LOGGED
     needs_classes = True
@@ -83,6 +91,8 @@ class Potluck(Method):
     k: int = setting(5, "rows of one class in each average; 1 = rows as they are", ge=1)
     blur: float = setting(1.0, "deviation of the noise on an average, as a part of its own; 0 = none", ge=0)
     fresh: float = setting(0.5, "part of that noise's variance that is new each time; the rest stays", ge=0, le=1)
+    sigma: float = setting(0.0, "in place of blur: noise that bounds what an average tells of a row; 0 = none", ge=0)
+    clip: float = setting(1.0, "with sigma: largest root mean square of the numbers of a row", gt=0)
     bits: Literal[0, 2, 4, 8] = setting(4, "bits a number of an average, up and down; 0 = numbers as they are")
     part: float = setting(1.0, "averages that a client receives, as a part of those that came last; inf = all", gt=0)
     history: int = setting(10, "rounds that averages stay at the server", ge=1)
@@ -106,10 +116,15 @@ class Potluck(Method):
             history=self.history,
         )
         if self.share:
-            made = Blurred(Grouped(Slimmed(made, slim=self.slim), k=self.k), noise=self.blur, fresh=self.fresh)
+            made = self._hidden(Slimmed(made, slim=self.slim))
             made = Rationed(Quantised(made, bits=self.bits), part=self.part, bits=self.bits)
             made = Recalibrated(made, epochs=self.retrain, history=self.history)
         return Averaged(made, decay=self.decay)
+
+    def _hidden(self, made: Method) -> Method:
+        if self.sigma:
+            return Veiled(made, k=self.k, clip=self.clip, sigma=self.sigma)
+        return Blurred(Grouped(made, k=self.k), noise=self.blur, fresh=self.fresh)
 
     @property
     def layers(self) -> tuple[Method, ...]:

@@ -9,8 +9,9 @@ the row.
   reshuffling, in the open, so that nothing is gained by sampling: a row that is in `a` steps of a turn is released `a`
   times, and one that stands twice in a batch can move it twice as far.
 - A row that is sent with noise is a Gaussian release of the rows behind it. Where several are behind it, one of them
-  can turn it from one end of the clipping ball to the other: twice as far. Where what is sent may have been made with
-  a model that the client trained without noise, or with something else that it remembers, all its rows are behind it.
+  can turn it from one end of the clipping ball to the other: twice as far; but not where each was clipped by itself
+  before they were put together. Where what is sent may have been made with a model that the client trained without
+  noise, or with something else that it remembers, all its rows are behind it, and one can turn all of them around.
 - What a client remembers of noisy steps may be in all that it sends later, so that they count for whoever sees some of
   that. The mean losses of training, and what a method reports beside its uploads, are seen by the server alone.
 - Noise that the server adds to a combination once a round protects from those who see its result, not from the server.
@@ -218,7 +219,7 @@ class Ledger:
         if one.each == "step":
             return _in_steps(ctx).double()
         own_model = ctx.phase.trains_on_clients_rows and not _in_noisy_steps(self.method, ctx.clock, ctx.phase)
-        return _in_sent_rows(ctx, by_all=own_model or bool(self._remembers_rows))
+        return _in_sent_rows(ctx, one.singly, by_all=own_model or bool(self._remembers_rows))
 
     @cached_property
     def _remembers_rows(self) -> tuple[str, ...]:
@@ -380,15 +381,16 @@ def _in_steps(ctx: Context) -> Tensor:
     return times.reshape(len(batches), rows).square().sum(0)
 
 
-def _in_sent_rows(ctx: Context, by_all: bool) -> Tensor:
-    """For each row the sum over the rows that are sent of how far, squared, it can move each; `by_all`: all rows of the
-    client are behind each."""
+def _in_sent_rows(ctx: Context, singly: bool, by_all: bool) -> Tensor:
+    """For each row the sum over the rows that are sent of how far, squared, it can move each. `singly`: in parts of
+    what each of several rows behind it can; `by_all`: all rows of the client are behind each."""
     origins = ctx.phase.does.origins(ctx).cpu()
-    if by_all:
-        return torch.full((len(ctx.data),), 4.0 * len(origins), dtype=torch.float64)
-    several = (origins >= 0).sum(1, keepdim=True) > 1
-    moved = torch.where(several, 4, 1).expand_as(origins)
     present = origins >= 0
+    behind = present.sum(1, keepdim=True)
+    if by_all:
+        each = 2 * behind if singly else torch.full_like(behind, 2)
+        return torch.full((len(ctx.data),), float(each.square().sum()), dtype=torch.float64)
+    moved = torch.where((behind > 1) & (not singly), 4, 1).expand_as(origins)
     return torch.bincount(origins[present], weights=moved[present].double(), minlength=len(ctx.data))
 
 

@@ -6,7 +6,7 @@ pairs of what is sent and what that was made of, with every defence of the metho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,7 +148,7 @@ def imitated(
         origins = torch.where(one.present, held[one.origins.clamp(min=0).cpu()].to(one.origins.device), -1)
         found.append(SharedRows(one.sent, one.labels, origins, rows))
         sent += len(one)
-    return _joined(found)
+    return joined(found)
 
 
 def _usual_size(job: Job) -> int:
@@ -156,11 +156,14 @@ def _usual_size(job: Job) -> int:
     return max(1, sorted(sizes)[len(sizes) // 2])
 
 
-def _joined(parts: list[SharedRows]) -> SharedRows:
+def joined(parts: Sequence[SharedRows]) -> SharedRows:
+    """All of several, whose sources are the same rows."""
     labels = [part.labels for part in parts if part.labels is not None]
+    widest = max(part.origins.shape[1] for part in parts)
+    origins = [torch.nn.functional.pad(part.origins, (0, widest - part.origins.shape[1]), value=-1) for part in parts]
     return SharedRows(
         torch.cat([part.sent for part in parts]),
         torch.cat(labels) if labels else None,
-        torch.cat([part.origins for part in parts]),
+        torch.cat(origins),
         parts[0].rows,
     )

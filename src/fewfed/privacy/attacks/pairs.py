@@ -16,7 +16,7 @@ from fewfed.data.examples import Examples
 from fewfed.phase import Phase
 from fewfed.privacy.attacks.case import Case, Exchanged, some
 from fewfed.privacy.noiseless import without_noise
-from fewfed.privacy.shared_rows import MOST_TURNS, SharedRows, imitated
+from fewfed.privacy.shared_rows import MOST_TURNS, SharedRows, imitated, joined
 
 _HELD = 0.2
 """The part of the attacker's rows by which it chooses settings."""
@@ -165,17 +165,5 @@ def imitations(case: Case, exchanged: Exchanged, rows: Examples, count: int, *, 
         one = drawn(rows.rows(of_class), count // classes + 1, 1 + label)
         origins = torch.where(one.present, of_class.to(one.origins.device)[one.origins.clamp(min=0)], -1)
         parts.append(SharedRows(one.sent, one.labels, origins, rows))
-    found = max([found, _joined(parts)], key=len)
+    found = max([found, joined(parts)], key=len)
     return some(found, count, case.seed)
-
-
-def _joined(parts: list[SharedRows]) -> SharedRows:
-    labels = [part.labels for part in parts if part.labels is not None]
-    widest = max(part.origins.shape[1] for part in parts)
-    origins = [torch.nn.functional.pad(part.origins, (0, widest - part.origins.shape[1]), value=-1) for part in parts]
-    return SharedRows(
-        torch.cat([part.sent for part in parts]),
-        torch.cat(labels) if labels else None,
-        torch.cat(origins),
-        parts[0].rows,
-    )
