@@ -34,10 +34,8 @@ class Veiled(Grouped):
     """
 
     name = "veiled"
-    paper = (
-        "Soria-Comas et al., Enhancing Data Utility in Differential Privacy via Microaggregation-Based k-Anonymity, \
-VLDB Journal 2014; here of features"
-    )
+    paper = "Soria-Comas et al., Enhancing Data Utility in Differential Privacy via Microaggregation-Based \
+k-Anonymity, VLDB Journal 2014; here of features"
     neutral = MappingProxyType({"k": 1, "clip": math.inf, "sigma": 0.0})
 
     clip: float = setting(1.0, "largest root mean square of the numbers of a row; inf = as it is", gt=0)
@@ -83,7 +81,7 @@ class Veil(Average):
     def mean(self, name: str, sent: Tensor, groups: Tensor) -> Tensor:
         rows = clipped(sent, self._norm(sent)) if name in self.phase.row_uploads else sent
         copies = len(sent) // int((groups >= 0).sum())
-        each = rows.split((copies * (groups >= 0).sum(1)).tolist())
+        each = torch.split(rows, (copies * (groups >= 0).sum(1)).tolist())
         those = [group.reshape(-1, copies, *sent.shape[1:]) for group in each]
         return torch.cat([group.mean(0) if sent.is_floating_point() else group[0] for group in those])
 
@@ -102,4 +100,4 @@ class Veil(Average):
 
     def _norm(self, rows: Tensor) -> float:
         """The largest length of a row."""
-        return self.wrapper.clip * math.prod(rows.shape[1:]) ** 0.5
+        return self.wrapper.clip * math.sqrt(math.prod(rows.shape[1:]))
