@@ -210,6 +210,27 @@ def test_sums_that_sites_send_before_the_first_round_are_not_covered_by_any_nois
     assert explain("dp(fedavg)", experiment, data=data, options=together).bounds == ()
 
 
+def test_a_bound_on_shared_rows_alone_is_told_beside_what_has_none() -> None:
+    """Closed form: a release of precision 1/sigma² a turn; four times as much where only averages were clipped."""
+    experiment = Experiment(clients=10, cohort=5, rounds=8)
+    for method, values, precision in (
+        ("potluck:bounded", {"sigma": 2.0}, 1 / 4),
+        ("veiled(flea)", {"sigma": 2.0, "inner.share": 1.0}, 1 / 4),
+        ("noised(grouped(flea))", {"sigma": 2.0, "clip": 5.0, "inner.inner.share": 1.0}, 1.0),
+        ("noised(flea)", {"sigma": 2.0, "clip": 5.0}, 1 / 4),
+    ):
+        said = explain(method, experiment, values=values)
+        assert said.bounds == ()
+        (part,) = said.partial
+        once, often = (f"{epsilon_of(times * precision, 1e-5):.3g}" for times in (1, 4))
+        assert f"epsilon {once} when a site sends it once, {often} for the 4 times" in part
+        assert part in str(said).replace("\n", " ")
+    assert explain("flea", experiment).partial == ()
+    data = {"normalise": "federated"}
+    assert explain("veiled(flea)", experiment, options=data).partial == (), "one row moves how all are scaled"
+    assert explain("dp(fedavg)", dataclasses.replace(experiment, network="mlp")).partial == (), "all of it is bounded"
+
+
 def test_sites_with_budgets_are_told_before_the_run_that_nothing_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text("epsilon = 5.0\n")
     with pytest.raises(ConfigError, match=r"every site has a privacy budget .* 'fedavg' sends: .* as in dp\(fedavg\)"):

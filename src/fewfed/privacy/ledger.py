@@ -190,6 +190,11 @@ class Ledger:
         certain, sampled = self._by_server(1) if self.view == "sites" else (0.0, ())
         return Spent((float(own.min()) if len(own) else 0.0) + certain, sampled)
 
+    def of_rows(self, one: Mechanism, ctx: Context) -> float:
+        """The precision with which noise on rows that are sent shows any one row of the client, in one turn."""
+        moves = self._moves(one, ctx)
+        return _precision(one.noise) * float(moves.max()) if len(moves) else 0.0
+
     def _fits(self, budget: float, precision: float, rounds: int) -> bool:
         """Whether a client that has released so much after some rounds has stayed within its budget."""
         if self.view == "server":

@@ -185,6 +185,8 @@ class Statement:
     """Attacks of this project that apply, and to what; None where this version has none to try."""
     bounds: tuple[str, ...] = ()
     """Formal bounds that hold on what can be learnt; none unless a defence gives one."""
+    partial: tuple[str, ...] = ()
+    """Where no bound holds on all that is sent: those on a part of it, by itself."""
 
     @property
     def pools_rows(self) -> bool:

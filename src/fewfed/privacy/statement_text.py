@@ -328,6 +328,8 @@ def _protection(statement: Statement) -> _Section:
         if statement.bounds
         else "No formal bound holds on what can be learnt from what is sent."
     )
+    if statement.partial:
+        bound += f" One does on a part of it, read by itself: {'; '.join(statement.partial)}."
     traces = (
         "A model keeps traces of what it was trained with, rows that other sites shared among it. The times above do "
         "not count these: they stay, also in the final model, for whoever gets it."

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from fewfed.engine.robust.defence import Defence
-from fewfed.phase import Combine, Role, Upload
-from fewfed.privacy.ledger import RELATION, WHOM, Ledger
+from fewfed.engine.turn import Member, context_of
+from fewfed.phase import Clock, Combine, Role, Upload
+from fewfed.privacy.gaussian import epsilon_of
+from fewfed.privacy.ledger import RELATION, WHOM, Ledger, of_phase
 from fewfed.privacy.statement import Exchange, Sent, Statement, about_of, statement_of
 from fewfed.runs.prepare import Prepared
 from fewfed.runs.scaling import measuring_job
 from fewfed.version import __version__
+
+_MOST_CLIENTS = 200
+"""Whose rows are looked at for how often each is sent."""
 
 
 def explained(prepared: Prepared) -> Statement:
@@ -31,7 +37,9 @@ def explained(prepared: Prepared) -> Statement:
     measuring = measuring_job(job.federation, job.task.outputs) if scaling.exchange else None
     made = statement_of(job, about, scaling.mode, measuring)
     exchanges = tuple(_defended(each, prepared.job.defence) for each in made.exchanges)
-    return dataclasses.replace(made, exchanges=exchanges, bounds=_bounds(prepared.ledger))
+    ledger = prepared.ledger
+    partial = _of_parts(prepared, ledger, about.chance) if ledger is not None else ()
+    return dataclasses.replace(made, exchanges=exchanges, bounds=_bounds(ledger), partial=partial)
 
 
 def _defended(exchange: Exchange, defence: Defence | None) -> Exchange:
@@ -62,3 +70,27 @@ def _bounds(ledger: Ledger | None) -> tuple[str, ...]:
         for view, whom in WHOM.items()
         if not ledger.gaps[view]
     )
+
+
+def _of_parts(prepared: Prepared, ledger: Ledger, chance: float) -> tuple[str, ...]:
+    """What noise on shared rows bounds, where other things are sent without any."""
+    if ledger.before or any(not ledger.gaps[view] for view in WHOM):  # What rows are scaled by may tell of all of them.
+        return ()
+    assumed = f" ({ledger.assumed})" if ledger.assumed else ""
+    job, rounds = prepared.job, ledger.rounds
+    clock, times, found = Clock(rounds - 1, rounds, ledger.epochs), math.ceil(rounds * chance), []
+    for phase in job.method.phases(clock):
+        for one in of_phase(job.method, clock, phase):
+            if one.each != "row" or not one.noise:
+                continue
+            state = job.method.client_init(job.setup)
+            clients = range(min(len(job.federation), _MOST_CLIENTS))
+            turns = (context_of(job, phase, clock, {}, Member(client, {}, state)) for client in clients)
+            once = max(ledger.of_rows(one, ctx) for ctx in turns)
+            named = " and ".join(f"'{name}'" for name in sorted(one.uploads))
+            least, usual = (epsilon_of(count * once, ledger.delta) for count in (1, times))
+            found.append(
+                f"{named} of phase '{phase.name}', for {RELATION}: epsilon {least:.3g} when a site sends it once, "
+                f"{usual:.3g} for the {times} times that are to be expected, at delta {ledger.delta:g}{assumed}"
+            )
+    return tuple(found)
