@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fewfed.metric import Metric, metric_of
 from fewfed.report.leak import EXPLAINED, cell
+from fewfed.report.rendering import fixed
 from fewfed.report.spreadsheet import lines_as_csv
 from fewfed.runs.results import Result, joined_notes
 
@@ -42,10 +43,10 @@ class Spread:
         return self.percent() if metric.is_share else self._shown(1, 3)
 
     def _shown(self, times: int, digits: int) -> str:
-        mean = f"{times * self.mean:.{digits}f}"
+        mean = fixed(times * self.mean, digits)
         if self.deviation is None:
             return mean
-        return f"{mean} ±{times * self.deviation:{digits + 3}.{digits}f}"
+        return f"{mean} ±{fixed(times * self.deviation, digits):>{digits + 3}}"
 
 
 @dataclass(frozen=True)

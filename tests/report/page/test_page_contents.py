@@ -407,6 +407,16 @@ def test_of_several_tasks_the_command_says_which_a_sentence_is_of(
     assert all("fedavg" in lines[number + 1] for number in titles)
 
 
+def test_a_page_that_is_called_like_the_folder_of_its_runs_leaves_that_alone(two: Path) -> None:
+    """`fewfed report runs/digits --out runs/digits.html` put sixty files between the runs."""
+    before = sorted(file.name for file in two.iterdir())
+    made = write_report([two], two.parent / f"{two.name}.html")
+    assert sorted(file.name for file in two.iterdir()) == before
+    assert made.tables == two.parent / f"{two.name}.html-files"
+    assert write_report([two / "a0"], two / "a0.html").tables == two / "a0.html-files"
+    assert write_report([two / "a0"], two / "other.html").tables == two / "other"
+
+
 @pytest.mark.parametrize("case", ["nothing", "empty", "folder as page", "no such baseline"])
 def test_what_cannot_be_reported_is_one_sentence(case: str, two: Path, tmp_path: Path) -> None:
     (two / "void").mkdir()
