@@ -34,6 +34,7 @@ from fewfed.report.survey import survey
 from fewfed.runs.comparison import planned
 from fewfed.runs.experiment import Resolved
 from fewfed.runs.folder import METRICS, SCORES, SPLIT
+from fewfed.runs.seals import DIGEST
 from report_support import rising, write_run
 from run_support import SHORT, called, small
 
@@ -216,6 +217,18 @@ def test_what_is_embedded_is_json_without_nan_and_cannot_end_the_script() -> Non
     assert json.loads(text) == {"a": "</script>\u2028&", "b": [1.5, None]}
     with pytest.raises(ValueError, match="not JSON compliant"):
         embedded(float("nan"))
+
+
+def test_what_a_configuration_holds_is_printed_without_letters_that_a_terminal_obeys(tmp_path: Path) -> None:
+    """Half of a pair of letters in it kept the live page from being sent."""
+    file = write_run(tmp_path / "a") / "config.json"
+    content = json.loads(file.read_text())
+    content = {**content, "fewfed": "0.1", "training": {**content["training"], "optimizer": "\ud800\x1b[31madam"}}
+    file.write_text(json.dumps({name: value for name, value in content.items() if name not in (DIGEST, "files")}))
+    found = page_of(tmp_path)
+    assert "adam" in found.tasks[0].described[1]
+    assert all(line.isprintable() for line in found.tasks[0].described)
+    render(found, live=True).encode()
 
 
 def test_no_number_is_nan_in_the_page_or_its_data(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def _task(setting: Setting, name: str, most: int, *, pictured: bool) -> Task:
     return Task(
         name,
         setting.title,
-        tuple(words.described(setting)),
+        tuple(printable(line, 1000) for line in words.described(setting)),
         result_part.results(setting),
         sentences,
         sheet,
