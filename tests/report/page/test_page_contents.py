@@ -430,6 +430,39 @@ def test_a_page_that_is_called_like_the_folder_of_its_runs_leaves_that_alone(two
     assert write_report([two / "a0"], two / "other.html").tables == two / "other"
 
 
+def test_pictures_of_a_page_have_room_for_so_many_marks(tmp_path: Path) -> None:
+    """Two hundred runs over twenty splits of a hundred classes came to four megabytes."""
+    for number in range(4):
+        write_run(tmp_path / f"{number}", curve=[0.5] * (2 + number), counts=[[1] * 50] * 160, classes=range(50))
+    found = page_of(tmp_path)
+    assert [task.split is not None for task in found.tasks] == [True, True, False, False]
+    assert any("not all pictures" in problem for problem in found.problems)
+    assert not any("not all pictures" in problem for problem in page_of(tmp_path / "0", tmp_path / "1").problems)
+
+
+def test_maps_of_features_have_room_for_so_many_points(tmp_path: Path) -> None:
+    panel = {"name": "before", "x": [0.5] * 2000, "y": [0.5] * 2000}
+    for number, method in enumerate(("fedavg", "flea", "moon", "fedprox")):
+        folder = write_run(tmp_path / f"{number}", method)
+        (folder / "feature_map.json").write_text(json.dumps({"labels": [0] * 2000, "panels": [panel, panel]}))
+    (task,) = page_of(tmp_path).tasks
+    assert [figure.name for figure in task.maps] == ["features-0-0", "features-1-1", "features-2-0", "features-3-1"]
+    assert len(render(page_of(tmp_path))) < 800_000
+
+
+def test_numbers_of_attacks_that_are_too_many_for_the_page_are_in_the_file(tmp_path: Path) -> None:
+    measures = [{"what": f"measure {number}", "value": 0.5} for number in range(3)]
+    finding = {"attack": "reconstruct", "round": 1, "threat": {}, "measures": measures}
+    folder = write_run(tmp_path / "a") / "attacks"
+    folder.mkdir()
+    (folder / "attacks.json").write_text(json.dumps({"findings": [finding] * 200, "does_not_apply": []}))
+    (task,) = page_of(tmp_path).tasks
+    assert task.attacks is not None
+    assert len(task.attacks.rows) == 400
+    assert task.attacks.note == "200 more are in the CSV file of this table."
+    assert len(list(csv.DictReader(io.StringIO(task.attacks.csv())))) == 600
+
+
 @pytest.mark.parametrize("case", ["nothing", "empty", "folder as page", "no such baseline"])
 def test_what_cannot_be_reported_is_one_sentence(case: str, two: Path, tmp_path: Path) -> None:
     (two / "void").mkdir()

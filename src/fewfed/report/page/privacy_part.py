@@ -124,8 +124,8 @@ def budgets(rows: Sequence[Labelled]) -> list[str]:
     return found
 
 
-def attacked(rows: Sequence[Labelled]) -> Sheet | None:
-    """What `fewfed attack` found, where its findings lie in the run folders."""
+def attacked(rows: Sequence[Labelled], most: int) -> Sheet | None:
+    """What `fewfed attack` found, where its findings lie in the run folders; so many numbers of it on the page."""
     cells = []
     for row in rows:
         for run, detail in zip(row.group.runs, row.details, strict=True):
@@ -147,7 +147,11 @@ def attacked(rows: Sequence[Labelled]) -> Sheet | None:
     if not cells:
         return None
     columns = ("run", "attack", "by", "what", "value", "95 % interval", "by chance", "round")
-    return Sheet("attacks", "Attacks on what was sent, as 'fewfed attack' found", columns, tuple(cells), words=4)
+    plain = tuple({name: cell.text for name, cell in zip(columns, row, strict=True)} for row in cells)
+    more = len(cells) - most
+    note = f"{more} more are in the CSV file of this table." if more > 0 else ""
+    return Sheet("attacks", "Attacks on what was sent, as 'fewfed attack' found", columns, tuple(cells[:most]), plain,
+                 words=4, note=note)  # fmt: skip
 
 
 def idle(rows: Sequence[Labelled]) -> list[str]:
