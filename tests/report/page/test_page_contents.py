@@ -120,6 +120,24 @@ def test_rows_of_one_method_are_told_apart_by_what_differs(tmp_path: Path) -> No
     assert {line.label for line in task.curves.lines} == {"fedavg", "fedprox, mu=0.1", "fedprox, mu=0.5"}
 
 
+def test_a_setting_that_is_empty_is_called_none(tmp_path: Path) -> None:
+    """'fedavg, policy= beats ...' looks as if something were missing."""
+    write_run(tmp_path / "a", "fedavg")
+    write_run(tmp_path / "b", "fedavg", values={"policy": "sites.toml"})
+    (task,) = page_of(tmp_path).tasks
+    assert [row[0].text for row in task.leaving.rows] == ["fedavg, policy=none", "fedavg, policy=sites.toml"]
+
+
+def test_short_names_leave_the_room_to_their_intervals(tmp_path: Path) -> None:
+    """On a telephone a fifth of the figure was empty, and the intervals beyond the edge."""
+    for seed in range(2):
+        write_run(tmp_path / f"a{seed}", "fedavg", seed)
+        write_run(tmp_path / f"b{seed}", "flea", seed, [0.6, 0.7, 0.8 + 0.01 * seed])
+    (task,) = page_of(tmp_path).tasks
+    assert task.intervals is not None
+    assert min(float(x) for x in re.findall(r' x1="([\d.]+)"', task.intervals.svg)) < 100
+
+
 def test_a_smaller_loss_is_better(tmp_path: Path) -> None:
     for seed in range(3):
         write_run(tmp_path / f"a{seed}", "fedavg", seed, [2.0, 1.0 + seed / 100], metric="loss")
