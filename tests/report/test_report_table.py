@@ -185,6 +185,13 @@ def test_a_table_is_of_the_chosen_metric_and_says_which() -> None:
     assert next(csv.DictReader(io.StringIO(to_csv(rows([("a", result())])))))["metric"] == "accuracy"
 
 
+def test_names_in_brackets_are_no_colours() -> None:
+    """A data set may be called after any file."""
+    text = shown(rich_table(rows([("a[bold]", result())]), "wards[/b] and [red]"), 120)
+    assert "wards[/b] and [red]" in text
+    assert "a[bold]" in text
+
+
 def test_a_loss_of_any_size_fits_into_its_column() -> None:
     spread = Spread.of([1e30, 3e30])
     assert spread.shown(METRICS["loss"]) == "2e+30 ±1.41e+30"

@@ -87,11 +87,12 @@ def rows(results: Sequence[tuple[str, Result]]) -> list[Row]:
 
 def rich_table(table: Sequence[Row], title: str) -> Table:
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     # Every number fits into 80 columns: names of methods are what a narrow terminal folds.
     made = Table(
-        title=title,
+        title=escape(title),
         caption=caption(
             (row.metric for row in table),
             any(row.seeds > 1 for row in table),
@@ -116,7 +117,7 @@ def rich_table(table: Sequence[Row], title: str) -> Table:
     for row in table:
         metric = metric_of(row.metric)
         cells = [
-            row.method,
+            escape(row.method),
             *([metric.title] if judged else []),
             row.best.shown(metric),
             row.last.shown(metric),
