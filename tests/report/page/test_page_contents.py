@@ -23,6 +23,8 @@ from hypothesis import strategies as st
 
 import fewfed
 from fewfed.errors import ConfigError, RunError
+from fewfed.report.catalogue import phase_texts
+from fewfed.report.page import privacy_part
 from fewfed.report.page.charts import MOST_A_CURVE, over_runs, thinned
 from fewfed.report.page.contents import Contents, contents
 from fewfed.report.page.detail import detail_of
@@ -684,6 +686,24 @@ def test_what_sites_send_to_scale_inputs_is_said_of_every_method(tmp_path: Path)
     said = task.leaving.rows[0][1].text
     assert "measure values: count (counts, sum), sum (statistics, sum)" in said
     assert said.endswith("train: nothing")
+
+
+def test_what_is_the_same_for_every_row_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The phases that measure inputs are asked of a thousand rounds: of 200 rows, the most of the time of a page."""
+    asked: list[str] = []
+
+    def counted(method: Any) -> list[str]:
+        asked.append(type(method).__name__)
+        return phase_texts(method)
+
+    monkeypatch.setattr(privacy_part, "phase_texts", counted)
+    privacy_part._measuring.cache_clear()
+    for number in range(4):
+        write_run(tmp_path / f"{number}", values={"lr": 0.01 * (number + 1)})
+    (task,) = page_of(tmp_path).tasks
+    assert task.leaving is not None
+    assert len(task.leaving.rows) == 4
+    assert asked.count("MeasureInputs") == 1
 
 
 def test_clients_that_are_sites_are_called_so_in_the_picture(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from fewfed.errors import FewfedError
@@ -58,9 +58,15 @@ def _measured(phases: Mapping[str, float]) -> list[str]:
     the same."""
     return [
         f"{text}, before the first round"
-        for text in phase_texts(MeasureInputs())
+        for text in _measuring()
         if phases.get(text.partition(": ")[0], 0.0) > 0
     ]
+
+
+@cache
+def _measuring() -> tuple[str, ...]:
+    """A thousand rounds are asked for it, and it is the same for every row."""
+    return tuple(phase_texts(MeasureInputs()))
 
 
 def _declared(config: Mapping[str, Any]) -> tuple[str, ...]:
