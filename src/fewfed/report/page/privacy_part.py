@@ -56,11 +56,7 @@ def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _measured(phases: Mapping[str, float]) -> list[str]:
     """What sites send before the first round so that inputs are scaled alike: no method declares it, and it leaves all
     the same."""
-    return [
-        f"{text}, before the first round"
-        for text in _measuring()
-        if phases.get(text.partition(": ")[0], 0.0) > 0
-    ]
+    return [f"{text}, before the first round" for text in _measuring() if phases.get(text.partition(": ")[0], 0.0) > 0]
 
 
 @cache
