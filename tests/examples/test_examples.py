@@ -144,7 +144,7 @@ def test_a_table_of_something_else_is_one_sentence(text: str, tmp_path: Path, mo
     (tmp_path / "other.csv").write_text(text)
     words = ["prepare.py", "--out", str(tmp_path / "out"), "--table", str(tmp_path / "other.csv")]
     monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit, match="has no patients with .*time.*: expected lung.csv"):
+    with pytest.raises(SystemExit, match=r"has no patients with .*time.*: expected lung\.csv"):
         prepare_of("lung").main()
     assert not (tmp_path / "out").exists()
 
