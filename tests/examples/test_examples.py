@@ -139,6 +139,16 @@ def test_patients_lost_before_the_day_have_no_answer() -> None:
         assert answer({"time": time, "status": status}, 180) == expected
 
 
+@pytest.mark.parametrize("text", ["", "institution,age\n3,74\n"])
+def test_a_table_of_something_else_is_one_sentence(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other.csv").write_text(text)
+    words = ["prepare.py", "--out", str(tmp_path / "out"), "--table", str(tmp_path / "other.csv")]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match=r"has no patients with .*time.*: expected lung\.csv"):
+        prepare_of("lung").main()
+    assert not (tmp_path / "out").exists()
+
+
 def test_survival_is_that_of_kaplan_and_meier() -> None:
     generator = np.random.default_rng(3)
     times, died = generator.integers(1, 40, 120), generator.random(120) < 0.7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from fewfed.metric import METRICS
 from fewfed.privacy.sharing import Leaves, Share
+from fewfed.report.advice import rich_table
 from fewfed.report.advice_words import how, no_better_than_guessing, one_site, reasons
 from fewfed.report.recommended import Evidence, choose
 
@@ -229,3 +232,27 @@ def test_how_many_rounds_were_tried_is_always_said(cohort: int, said: str) -> No
     assert any(line.startswith(said) for line in how(advice))
     advice.evidence = [evidence("fedavg", FEDAVG, [0.5], rounds=1)]
     assert "1 round." in how(advice)
+
+
+@pytest.mark.parametrize("width", [80, 90, 120])
+def test_no_letter_of_the_evidence_is_lost_in_a_usual_terminal(width: int) -> None:
+    """The last column lost the last letter of each line, and names in brackets were taken for colours."""
+    leaves = Leaves(Share.FEATURES, ("statistics", "features"), (), False)
+    more: Any = {"leaves": leaves, "up": 70_000.0, "leak_r2": -0.26, "leak_reidentified": 0.83}
+    found = (evidence("local", LOCAL, [0.3, 0.4]), evidence("fedproto[/b]", FLEA, [0.2, 0.4], **more))
+    advice: Any = SimpleNamespace(
+        evidence=found, choice=choose(found, ACCURACY), metric=ACCURACY, seeds=(0, 1), own=True,
+        considered=SimpleNamespace(look=SimpleNamespace(data="wards[red]", split="site", sites=4)),
+    )  # fmt: skip
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(rich_table(advice))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "wards[red], site, 4 sites" in text
+    lines = text.splitlines()
+    rule = next(number for number, line in enumerate(lines) if "──" in line)
+    end = next(number for number, line in enumerate(lines) if "accuracy in" in line)
+    at = next(line.index("leaves") for line in lines if "leaves" in line)
+    assert "".join("".join(line[at:].split()) for line in lines[rule + 1 : end]) == (
+        "nothing" + "".join(leaves.told.split())
+    )
+    assert "fedproto" in text

@@ -82,6 +82,12 @@ def test_where_smaller_is_better_less_beats_more(metric: object, told: str) -> N
     assert paired(less, more, metric).won == 2  # type: ignore[arg-type]
 
 
+def test_differences_to_a_run_that_diverged_are_no_rows_of_digits() -> None:
+    found = paired({0: 5e98}, {0: 1.0}, LOSS)
+    assert sentence("a", "b", found, LOSS) == "a is behind b by 5e+98 in loss; one seed, no interval."
+    assert sentence("a", "b", paired({0: 99_999.5}, {0: 0.25}, LOSS), LOSS).startswith("a is behind b by 99999.250 in")
+
+
 def test_one_seed_has_no_interval_and_says_so() -> None:
     found = paired({0: 0.8}, {0: 0.7}, ACCURACY)
     assert found.interval is None

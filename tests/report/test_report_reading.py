@@ -51,3 +51,10 @@ def test_images_say_nothing_of_columns() -> None:
         "t: 6 rows, 3 to train on and 3 to test (the data's own test part). 2 sites (folders): A (4), B (2). Without "
         "training rows: B."
     )
+
+
+def test_what_a_terminal_would_obey_is_not_printed() -> None:
+    """Names of sites and classes stand in files that somebody else may have made."""
+    told = paragraph(Reading("t", rows=1, sites=(Count("north\x1b[31m", 1, 0),), classes=(Count("u\x07", 1, 0),)))
+    assert told.isprintable()
+    assert "north\ufffd[31m (1)" in told

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from fewfed.metric import METRICS
 from fewfed.report.table import Spread, rich_table, rows, to_csv
 from fewfed.runs.results import Result, Summary, summarise
 
@@ -182,6 +183,19 @@ def test_a_table_is_of_the_chosen_metric_and_says_which() -> None:
     (row,) = csv.DictReader(io.StringIO(to_csv(made)))
     assert (row["metric"], row["best_mean"], row["last10_mean"]) == ("macro_f1", "0.875000", "0.812500")
     assert next(csv.DictReader(io.StringIO(to_csv(rows([("a", result())])))))["metric"] == "accuracy"
+
+
+def test_names_in_brackets_are_no_colours() -> None:
+    """A data set may be called after any file."""
+    text = shown(rich_table(rows([("a[bold]", result())]), "wards[/b] and [red]"), 120)
+    assert "wards[/b] and [red]" in text
+    assert "a[bold]" in text
+
+
+def test_a_loss_of_any_size_fits_into_its_column() -> None:
+    spread = Spread.of([1e30, 3e30])
+    assert spread.shown(METRICS["loss"]) == "2e+30 ±1.41e+30"
+    assert Spread.of([0.5]).shown(METRICS["loss"]) == "0.500"
 
 
 def test_a_loss_is_no_percentage_and_the_lowest_leads() -> None:

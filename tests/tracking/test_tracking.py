@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -217,6 +218,15 @@ def test_where_mlflow_keeps_runs_is_the_users_choice(tmp_path: Path, monkeypatch
     client, (only,) = tracked.mlflow(tmp_path, uri)
     assert client.get_experiment(only.info.experiment_id).name == "mine"
     assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_a_folder_of_any_name_has_the_database_beside_its_runs(tmp_path: Path) -> None:
+    place = tmp_path / "whät? 100%41 #1"
+    run("fedavg", small(), SHORT, out=place / "run", track="mlflow", progress=False)
+    assert [path.name for path in tmp_path.glob("wh*")] == [place.name]
+    shutil.copy(place / "mlflow.db", tmp_path)
+    client, (only,) = tracked.mlflow(tmp_path / "any")
+    assert tracked.mlflow_rounds(client, only.info.run_id)["accuracy"] == accuracies(place / "run")
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,11 @@ def command_of(name: str) -> str:
 
 
 def _prose(docstring: str) -> str:
+    """Its paragraphs, and its lists, whose points begin a line each."""
     paragraphs = re.split(r"\n\s*\n", docstring.strip())
-    return "\n\n".join(escaped(" ".join(paragraph.split())) for paragraph in paragraphs)
+    points = (re.split(r"\n(?=\s*- )", paragraph) if paragraph.startswith("- ") else [paragraph]
+              for paragraph in map(str.strip, paragraphs))  # fmt: skip
+    return "\n\n".join("\n".join(escaped(" ".join(point.split())) for point in each) for each in points)
 
 
 def _leaves(about: Mapping[str, Any]) -> list[str]:

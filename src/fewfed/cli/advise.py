@@ -29,6 +29,7 @@ from fewfed.runs.tuning import VALIDATION
 
 _LONGER = 5
 """So many times the minutes, and twice the seeds."""
+_NARROWEST = 80
 _LEVELS = ", ".join(share.word for share in Share if share)
 
 
@@ -82,6 +83,8 @@ def advise(
 
 
 def _show(advice: Advice) -> None:
+    # In less room the table would leave out the names of methods first; a terminal breaks lines instead.
+    out.width = max(out.width, _NARROWEST)
     out.print(rich_table(advice))
     for line in advice.reasons:
         say(line)

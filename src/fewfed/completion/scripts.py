@@ -75,37 +75,25 @@ def _sh(shell: str, commands: Sequence[Command], values: Mapping[str, tuple[str,
 
 
 def _fish(commands: Sequence[Command], values: Mapping[str, tuple[str, ...]]) -> str:
-    lines = [
-        f"# fewfed {__version__} for fish. {_MARK} fish': write it again after an upgrade.",
-        "",
-        "complete -c fewfed -f",
-    ]
+    lines = []
     for command in commands:
-        here = _fish_condition(command)
+        here = f"'__fewfed_at {' '.join(command.words)}'"
         for name in command.inside:
             told = next(each.help for each in commands if each.words == (*command.words, name))
             lines.append(f"complete -c fewfed -n {here} -a {name} -d {_fish_quoted(told)}")
         if command.arguments != FREE:
             lines.append(f"complete -c fewfed -n {here}{_fish_values(command.arguments, values)}")
         for option in command.options:
-            value = "" if option.value is None else " -x" + _fish_values(option.value, values)
+            value = "" if option.value is None else " -r" + _fish_values(option.value, values)
             told = _fish_quoted(option.help)
             lines.append(f"complete -c fewfed -n {here} -l {option.name.removeprefix('--')}{value} -d {told}")
-    return "\n".join(lines) + "\n"
-
-
-def _fish_condition(command: Command) -> str:
-    """Where the words of a command, and none below it, have been typed."""
-    seen = [f"__fish_seen_subcommand_from {word}" for word in command.words]
-    below = [f"not __fish_seen_subcommand_from {' '.join(command.inside)}"] if command.inside else []
-    return f'"{"; and ".join([*seen, *below])}"'
+    names = " ".join(_fish_quoted(" ".join(command.words)) for command in commands if command.words)
+    return Template(_template("fish")).substitute(version=__version__, names=names, lines="\n".join(lines))
 
 
 def _fish_values(kind: str, values: Mapping[str, tuple[str, ...]]) -> str:
-    listed = " ".join(values.get(kind, ()))
-    if kind in _with_files():  # Also files, which this shell leaves out otherwise.
-        listed += " (__fish_complete_path (commandline -ct))"
-    return f" -a {_fish_quoted(listed.strip())}" if listed.strip() else ""
+    files = " -F" if kind in _with_files() else " -f"
+    return f"{files} -a {_fish_quoted(' '.join(values[kind]))}" if values.get(kind) else files
 
 
 def _fish_quoted(text: str) -> str:

@@ -23,7 +23,7 @@ KINDS: Mapping[str, str] = {
     "methods.name": "methods",
     "diagnose.method": "methods",
     "data": "data",
-    "data get.name": "data",
+    "data get.name": "sets",
     "network": "networks",
     "executor": "executors",
     "metric": "metrics",
@@ -53,6 +53,7 @@ def values() -> dict[str, tuple[str, ...]]:
     return {
         "methods": tuple(methods),
         "data": tuple(sources.names()),
+        "sets": tuple(sources.names()),
         "networks": ("auto", *networks.names()),
         "executors": ("auto", *plugins()),
         "metrics": tuple(METRICS),

@@ -184,10 +184,11 @@ def advised(asked: Asked, considered: Considered, baked: Baked, own: bool, data:
 def rich_table(advice: Advice) -> Table:
     """The evidence, what is recommended in bold."""
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     made = Table(
-        title=words.title(advice), caption=words.caption(advice), box=box.SIMPLE_HEAD, pad_edge=False,
+        title=escape(words.title(advice)), caption=words.caption(advice), box=box.SIMPLE_HEAD,
         collapse_padding=True,
     )  # fmt: skip
     made.add_column("method", overflow="fold", min_width=8)
@@ -196,7 +197,7 @@ def rich_table(advice: Advice) -> Table:
     made.add_column("leaves a site", overflow="fold")
     for each in advice.evidence:
         made.add_row(
-            each.label + (" *" if each.is_reference else ""),
+            escape(each.label) + (" *" if each.is_reference else ""),
             words.with_interval(*each.interval(each.validation), advice.metric),
             words.with_interval(*each.interval(each.test), advice.metric),
             str(len(each.validation)),

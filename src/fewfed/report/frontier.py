@@ -73,12 +73,13 @@ def measures_of(points: Sequence[Point]) -> list[str]:
 def rich_table(points: Sequence[Point], title: str, metric: str = "accuracy") -> Table:
     """One row a setting; a star marks points that no other beats by that measure."""
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     judged, measures = metric_of(metric), measures_of(points)
     best = {name: best_points(points, name, judged) for name in measures}
     made = Table(
-        title=title,
+        title=escape(title),
         caption=f"{judged.title}: last 10; mean and deviation over seeds; * no other setting is better in both",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -92,7 +93,7 @@ def rich_table(points: Sequence[Point], title: str, metric: str = "accuracy") ->
             f"{_shown(point.costs[name].spread)}{' *' if number in best[name] else ''}" if name in point.costs else ""
             for name in measures
         ]
-        made.add_row(point.name, point.score.shown(judged), *cells)
+        made.add_row(escape(point.name), point.score.shown(judged), *cells)
     return made
 
 

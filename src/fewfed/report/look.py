@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from fewfed.report.rendering import printable
 from fewfed.runs.look import FEW_ROWS, Look
 
 _MOST_NAMED = 5
+_LONGEST = 10_000
+"""Letters of a sentence."""
 
 
 def sentences(look: Look) -> list[str]:
     """What there is, then what follows from it."""
-    return [line for line in (_sites(look), _labels(look), _inputs(look), *meanings(look)) if line]
+    # Names of classes come from a file: a terminal must not obey what stands in them.
+    return [printable(line, _LONGEST) for line in (_sites(look), _labels(look), _inputs(look), *meanings(look)) if line]
 
 
 def meanings(look: Look) -> list[str]:

@@ -167,7 +167,9 @@ class Overview:
                 name for name in self.differing if len({text_of(one.first.settings, name) for one in alike}) > 1
             ]
             told = [
-                f"{name}={text_of(group.first.settings, name)}" for name in settings if name in group.first.settings
+                f"{name}={text_of(group.first.settings, name) or 'none'}"
+                for name in settings
+                if name in group.first.settings
             ]
             label = _joined(label, *told)
             labels.append(label if label not in labels else _joined(label, printable(group.first.folder)))

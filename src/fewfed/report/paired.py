@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from fewfed.metric import Metric
+from fewfed.report.rendering import fixed
 
 CONFIDENCE = 0.95
 
@@ -132,7 +133,7 @@ def _told(method: str, baseline: str, found: Paired, metric: Metric) -> str:
 def amount(value: float, metric: Metric) -> str:
     """A size without its sign, in points of a percentage where the metric is a share. What is little is not nothing."""
     scaled, digits = (100 * value, 1) if metric.is_share else (value, 3)
-    told = f"{scaled:.{digits}f}"
+    told = fixed(scaled, digits)
     return f"{scaled:.2g}" if scaled > _ROUNDING and not float(told) else told
 
 

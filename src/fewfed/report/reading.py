@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from fewfed.data.raw_inputs import InputColumn
 from fewfed.data.reading import Count, LeftOut, MissingCells, Reading
+from fewfed.report.rendering import printable
 
 MOST_NAMED = 20
 """Classes, sites and columns that are named one by one."""
 MOST_CATEGORIES = 6
+_LONGEST = 100_000
+"""Letters: names in a file may be of any length."""
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _REASONS = {
     "asked": "as asked",
@@ -27,7 +30,7 @@ def paragraph(reading: Reading) -> str:
     parts += [_missing(reading), _unknown(reading.unknown)]
     if reading.separator in _SEPARATORS:
         parts.append(f"Cells are separated by {_SEPARATORS[reading.separator]}.")
-    return " ".join(filter(None, parts))
+    return printable(" ".join(filter(None, parts)), _LONGEST)
 
 
 def _rows(reading: Reading) -> str:

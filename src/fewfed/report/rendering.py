@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _WIDTH = 120
+_LARGE = 1e6
+"""From here on nobody reads digits any more."""
 
 
 def as_text(table: Table | None, lines: Iterable[str]) -> str:
@@ -44,6 +46,12 @@ def printable(value: Any, most: int = _WIDTH) -> str:
     """A text of unknown origin, without what a terminal would take for a command, and not too long."""
     text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(value))
     return text if len(text) <= most else f"{text[:most]} ..."
+
+
+def fixed(value: float, digits: int) -> str:
+    """A number with so many digits behind its point; a very large one, as the loss of a run that diverged, as a power
+    of ten."""
+    return f"{value:.{digits}f}" if abs(value) < _LARGE else f"{value:.3g}"
 
 
 def _cell(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fewfed.metric import Metric, metric_of
 from fewfed.report.leak import EXPLAINED, cell
+from fewfed.report.rendering import fixed
 from fewfed.report.spreadsheet import lines_as_csv
 from fewfed.runs.results import Result, joined_notes
 
@@ -42,10 +43,10 @@ class Spread:
         return self.percent() if metric.is_share else self._shown(1, 3)
 
     def _shown(self, times: int, digits: int) -> str:
-        mean = f"{times * self.mean:.{digits}f}"
+        mean = fixed(times * self.mean, digits)
         if self.deviation is None:
             return mean
-        return f"{mean} ±{times * self.deviation:{digits + 3}.{digits}f}"
+        return f"{mean} ±{fixed(times * self.deviation, digits):>{digits + 3}}"
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,12 @@ def rows(results: Sequence[tuple[str, Result]]) -> list[Row]:
 
 def rich_table(table: Sequence[Row], title: str) -> Table:
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     # Every number fits into 80 columns: names of methods are what a narrow terminal folds.
     made = Table(
-        title=title,
+        title=escape(title),
         caption=caption(
             (row.metric for row in table),
             any(row.seeds > 1 for row in table),
@@ -115,7 +117,7 @@ def rich_table(table: Sequence[Row], title: str) -> Table:
     for row in table:
         metric = metric_of(row.metric)
         cells = [
-            row.method,
+            escape(row.method),
             *([metric.title] if judged else []),
             row.best.shown(metric),
             row.last.shown(metric),

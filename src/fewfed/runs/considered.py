@@ -75,7 +75,17 @@ def considered(values: Mapping[str, Any], allowed: Share, methods: Sequence[str]
     resolved = resolve(BASELINE, values_for(BASELINE, values))
     whole = data.of(resolved)
     first = settled(resolved, whole)
-    seen = _look(aside.answered(partial(_looked, first, data)))
+    try:
+        seen = _look(aside.answered(partial(_looked, first, data)))
+    except ConfigError as error:
+        if error.key != "validation":
+            raise
+        # Nobody here asked for validation rows, and nothing can be said without.
+        raise ConfigError(
+            "no site has rows enough to hold one back for judging methods: expected sites with at least two rows to "
+            "train on; use fewer clients, or join sites",
+            key="validation",
+        ) from error
     if seen.sites < 2:
         raise ConfigError(
             f"data '{seen.data}' has one site, which has nobody to train with: expected several, as a column of sites "

@@ -25,6 +25,16 @@ _WAITING = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT
 """A server that is away must not hold the run for the minutes that MLflow would try, unless the user set that."""
 
 
+def database_at(path: Path) -> str:
+    """The address of a database: of a path with ? or % in it, the path as it stands would be another one's."""
+    if not set("?%") & set(str(path)):
+        return f"sqlite:///{path}"
+    from sqlalchemy.engine import URL
+
+    # With the driver named, or MLflow would make a folder that is called as the address spells it.
+    return URL.create("sqlite+pysqlite", database=str(path)).render_as_string()
+
+
 class Runs:
     """Tells MLflow of one run."""
 
@@ -43,7 +53,7 @@ class Runs:
         place = about.run.absolute().parent
         uri = os.environ.get(_URI)
         if not uri:
-            uri = f"sqlite:///{place / DATABASE}"
+            uri = database_at(place / DATABASE)
             self._lock = place / f".{DATABASE}.lock"
         with self._alone():
             self._client = MlflowClient(tracking_uri=uri)

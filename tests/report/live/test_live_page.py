@@ -263,6 +263,13 @@ def test_runs_that_appear_are_damaged_or_deleted_are_seen(browser: Any, tmp_path
         assert_quiet(visit)
 
 
+def test_a_page_that_was_open_before_there_was_a_run_is_called_by_what_it_shows(browser: Any, tmp_path: Path) -> None:
+    with watching(tmp_path / "runs") as (address, _), visiting(browser, address) as visit:
+        until(visit, "document.title === 'No runs yet'")
+        Writer(tmp_path / "runs" / "one").go_on(2)
+        until(visit, "document.title === '20 %, fedavg on digits'")
+
+
 def federation(folder: Path) -> None:
     """A coordinator and five sites in this process, with rounds that take their time."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "deploy"))

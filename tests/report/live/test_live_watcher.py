@@ -367,3 +367,15 @@ def test_a_run_that_is_known_stays_on_the_page_while_more_of_it_is_read(tmp_path
     assert len(done) > 2
     assert done[-1] == 802
     assert set(map(frozenset, shown)) == {frozenset({"run0", "run1", "run2"})}
+
+
+def test_a_baseline_that_nobody_has_run_is_told_until_somebody_does(tmp_path: Path) -> None:
+    """It may be the next of a comparison, or spelled wrongly; others must not pass for compared with it."""
+    Writer(tmp_path / "one").finish()
+    looking, report = watcher(tmp_path), LiveReport("fedprox")
+    looking.look(FOR_EVER)
+    told = "No run of fedprox is here yet, which others are to be compared with."
+    assert told in report.compose(list(looking._runs.values()))
+    Writer(tmp_path / "two", "fedprox").finish()
+    looking.look(FOR_EVER)
+    assert told not in report.compose(list(looking._runs.values()))

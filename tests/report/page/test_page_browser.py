@@ -349,6 +349,16 @@ def test_numbers_of_any_size_are_whole_beside_a_chart(browser: Any, tmp_path: Pa
         visit.keep(SHOTS / f"report-numbers-{end:g}.png")
 
 
+@pytest.mark.parametrize("width", [360, 768])
+def test_a_long_word_widens_no_page(browser: Any, tmp_path: Path, width: int) -> None:
+    """Below a chart the names of methods stand again, and of several tasks the data's name heads each."""
+    for number in range(2):
+        table = tmp_path / f"{'wide_name_of_a_table_' * 4}{number}.npz"
+        write_run(tmp_path / f"{number}", "fedavg", 0, label="m" * 110, values={"data": str(table)})
+    with visiting(browser, write_report([tmp_path]).page, width=width) as visit:
+        assert visit.overflow <= 0
+
+
 def test_settings_of_many_rows_leave_room_for_the_numbers(browser: Any, tmp_path: Path) -> None:
     for number in range(4):
         values = {"mu": number / 10, "lr": 0.001 * (1 + number), "batch": 16 + number, "epochs": 1 + number,

@@ -23,6 +23,8 @@ from hypothesis import strategies as st
 
 import fewfed
 from fewfed.errors import ConfigError, RunError
+from fewfed.report.catalogue import phase_texts
+from fewfed.report.page import privacy_part
 from fewfed.report.page.charts import MOST_A_CURVE, over_runs, thinned
 from fewfed.report.page.contents import Contents, contents
 from fewfed.report.page.detail import detail_of
@@ -34,6 +36,7 @@ from fewfed.report.survey import survey
 from fewfed.runs.comparison import planned
 from fewfed.runs.experiment import Resolved
 from fewfed.runs.folder import METRICS, SCORES, SPLIT
+from fewfed.runs.seals import DIGEST
 from report_support import rising, write_run
 from run_support import SHORT, called, small
 
@@ -117,6 +120,24 @@ def test_rows_of_one_method_are_told_apart_by_what_differs(tmp_path: Path) -> No
     (task,) = page_of(tmp_path).tasks
     assert task.curves is not None
     assert {line.label for line in task.curves.lines} == {"fedavg", "fedprox, mu=0.1", "fedprox, mu=0.5"}
+
+
+def test_a_setting_that_is_empty_is_called_none(tmp_path: Path) -> None:
+    """'fedavg, policy= beats ...' looks as if something were missing."""
+    write_run(tmp_path / "a", "fedavg")
+    write_run(tmp_path / "b", "fedavg", values={"policy": "sites.toml"})
+    (task,) = page_of(tmp_path).tasks
+    assert [row[0].text for row in task.leaving.rows] == ["fedavg, policy=none", "fedavg, policy=sites.toml"]
+
+
+def test_short_names_leave_the_room_to_their_intervals(tmp_path: Path) -> None:
+    """On a telephone a fifth of the figure was empty, and the intervals beyond the edge."""
+    for seed in range(2):
+        write_run(tmp_path / f"a{seed}", "fedavg", seed)
+        write_run(tmp_path / f"b{seed}", "flea", seed, [0.6, 0.7, 0.8 + 0.01 * seed])
+    (task,) = page_of(tmp_path).tasks
+    assert task.intervals is not None
+    assert min(float(x) for x in re.findall(r' x1="([\d.]+)"', task.intervals.svg)) < 100
 
 
 def test_a_smaller_loss_is_better(tmp_path: Path) -> None:
@@ -216,6 +237,18 @@ def test_what_is_embedded_is_json_without_nan_and_cannot_end_the_script() -> Non
     assert json.loads(text) == {"a": "</script>\u2028&", "b": [1.5, None]}
     with pytest.raises(ValueError, match="not JSON compliant"):
         embedded(float("nan"))
+
+
+def test_what_a_configuration_holds_is_printed_without_letters_that_a_terminal_obeys(tmp_path: Path) -> None:
+    """Half of a pair of letters in it kept the live page from being sent."""
+    file = write_run(tmp_path / "a") / "config.json"
+    content = json.loads(file.read_text())
+    content = {**content, "fewfed": "0.1", "training": {**content["training"], "optimizer": "\ud800\x1b[31madam"}}
+    file.write_text(json.dumps({name: value for name, value in content.items() if name not in (DIGEST, "files")}))
+    found = page_of(tmp_path)
+    assert "adam" in found.tasks[0].described[1]
+    assert all(line.isprintable() for line in found.tasks[0].described)
+    render(found, live=True).encode()
 
 
 def test_no_number_is_nan_in_the_page_or_its_data(tmp_path: Path) -> None:
@@ -405,6 +438,49 @@ def test_of_several_tasks_the_command_says_which_a_sentence_is_of(
     assert len(titles) == 2
     assert sum("iid" in lines[number] for number in titles) == 1
     assert all("fedavg" in lines[number + 1] for number in titles)
+
+
+def test_a_page_that_is_called_like_the_folder_of_its_runs_leaves_that_alone(two: Path) -> None:
+    """`fewfed report runs/digits --out runs/digits.html` put sixty files between the runs."""
+    before = sorted(file.name for file in two.iterdir())
+    made = write_report([two], two.parent / f"{two.name}.html")
+    assert sorted(file.name for file in two.iterdir()) == before
+    assert made.tables == two.parent / f"{two.name}.html-files"
+    assert write_report([two / "a0"], two / "a0.html").tables == two / "a0.html-files"
+    assert write_report([two / "a0"], two / "other.html").tables == two / "other"
+
+
+def test_pictures_of_a_page_have_room_for_so_many_marks(tmp_path: Path) -> None:
+    """Two hundred runs over twenty splits of a hundred classes came to four megabytes."""
+    for number in range(4):
+        write_run(tmp_path / f"{number}", curve=[0.5] * (2 + number), counts=[[1] * 50] * 160, classes=range(50))
+    found = page_of(tmp_path)
+    assert [task.split is not None for task in found.tasks] == [True, True, False, False]
+    assert any("not all pictures" in problem for problem in found.problems)
+    assert not any("not all pictures" in problem for problem in page_of(tmp_path / "0", tmp_path / "1").problems)
+
+
+def test_maps_of_features_have_room_for_so_many_points(tmp_path: Path) -> None:
+    panel = {"name": "before", "x": [0.5] * 2000, "y": [0.5] * 2000}
+    for number, method in enumerate(("fedavg", "flea", "moon", "fedprox")):
+        folder = write_run(tmp_path / f"{number}", method)
+        (folder / "feature_map.json").write_text(json.dumps({"labels": [0] * 2000, "panels": [panel, panel]}))
+    (task,) = page_of(tmp_path).tasks
+    assert [figure.name for figure in task.maps] == ["features-0-0", "features-1-1", "features-2-0", "features-3-1"]
+    assert len(render(page_of(tmp_path))) < 800_000
+
+
+def test_numbers_of_attacks_that_are_too_many_for_the_page_are_in_the_file(tmp_path: Path) -> None:
+    measures = [{"what": f"measure {number}", "value": 0.5} for number in range(3)]
+    finding = {"attack": "reconstruct", "round": 1, "threat": {}, "measures": measures}
+    folder = write_run(tmp_path / "a") / "attacks"
+    folder.mkdir()
+    (folder / "attacks.json").write_text(json.dumps({"findings": [finding] * 200, "does_not_apply": []}))
+    (task,) = page_of(tmp_path).tasks
+    assert task.attacks is not None
+    assert len(task.attacks.rows) == 400
+    assert task.attacks.note == "200 more are in the CSV file of this table."
+    assert len(list(csv.DictReader(io.StringIO(task.attacks.csv())))) == 600
 
 
 @pytest.mark.parametrize("case", ["nothing", "empty", "folder as page", "no such baseline"])
@@ -610,6 +686,24 @@ def test_what_sites_send_to_scale_inputs_is_said_of_every_method(tmp_path: Path)
     said = task.leaving.rows[0][1].text
     assert "measure values: count (counts, sum), sum (statistics, sum)" in said
     assert said.endswith("train: nothing")
+
+
+def test_what_is_the_same_for_every_row_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The phases that measure inputs are asked of a thousand rounds: of 200 rows, the most of the time of a page."""
+    asked: list[str] = []
+
+    def counted(method: Any) -> list[str]:
+        asked.append(type(method).__name__)
+        return phase_texts(method)
+
+    monkeypatch.setattr(privacy_part, "phase_texts", counted)
+    privacy_part._measuring.cache_clear()
+    for number in range(4):
+        write_run(tmp_path / f"{number}", values={"lr": 0.01 * (number + 1)})
+    (task,) = page_of(tmp_path).tasks
+    assert task.leaving is not None
+    assert len(task.leaving.rows) == 4
+    assert asked.count("MeasureInputs") == 1
 
 
 def test_clients_that_are_sites_are_called_so_in_the_picture(tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
 (function () {
   const SOON = 1000, HIDDEN = 15000, LOST = 2000, PATIENCE = 15000;
   const at = (id) => document.getElementById(id);
-  const title = document.title;
-  let tag = null, report = null, waiting = null, timer = null, lost = false, asked = false, busy = false, held = false, drawing = 0, folders = [];
+  let tag = null, report = null, waiting = null, timer = null, lost = false, asked = false, busy = false, held = false, drawing = 0, folders = [], done = "";
 
   function say(node, text) { if (node.textContent !== text) node.textContent = text; }
 
@@ -108,7 +107,7 @@
     const remarks = live.remarks.concat(live.fault ? ["The last look went wrong: " + live.fault] : []);
     keyed(at("live-remarks"), remarks, (text) => text, () => element("li"), say);
     at("live-remarks").hidden = !remarks.length;
-    document.title = (live.asked && live.done < live.asked ? Math.floor(100 * live.done / live.asked) + " %, " : "") + title;
+    done = live.asked && live.done < live.asked ? Math.floor(100 * live.done / live.asked) + " %, " : "";
   }
 
   // Where a reader is: the element that has the focus, by the way to it, and how far everything is scrolled.
@@ -163,7 +162,11 @@
         if (fresh.live) showProgress(fresh.live);
         waiting = fresh.main !== undefined && (fresh.report === undefined || fresh.report !== report) ? fresh : null;
       }
-      if (fresh !== undefined) showReport();
+      if (fresh !== undefined) {
+        showReport();
+        // What the page is about may have changed: it is often open before there is a run.
+        document.title = done + at("main").querySelector("h1").textContent;
+      }
       link(fresh !== undefined);
     } finally {
       busy = false;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fewfed.engine.storage import digest_of
@@ -12,6 +13,7 @@ from fewfed.report.page.contents import Contents, contents
 from fewfed.report.page.detail import Detail, detail_of
 from fewfed.report.page.render import render, update
 from fewfed.report.page.sheets import Sheet
+from fewfed.report.rendering import printable
 from fewfed.report.survey import Found
 
 
@@ -43,6 +45,9 @@ class LiveReport:
         # What others are compared with may not have begun.
         baseline = self._baseline if any(found.method == self._baseline for found in shown) else ""
         self._contents = contents(shown, baseline=baseline, read=read) if shown else _nothing()
+        if self._baseline and not baseline:  # Or it may never do so, having been spelled wrongly.
+            missing = f"No run of {printable(self._baseline)} is here yet, which others are to be compared with."
+            self._contents = replace(self._contents, lead=(*self._contents.lead, missing))
         made = update(self._contents)
         return json.dumps({"report": digest_of(json.dumps(made).encode()), **made})
 

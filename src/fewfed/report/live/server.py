@@ -111,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
         place = self.path.partition("?")[0]
         if place == "/":
             kind = "text/html; charset=utf-8"
-            self._send(self.server.page().encode(), kind, {"Content-Security-Policy": _NOT_FRAMED})
+            self._send(self.server.page().encode(errors="replace"), kind, {"Content-Security-Policy": _NOT_FRAMED})
         elif place == "/data.json":
             self._send_data()
         else:

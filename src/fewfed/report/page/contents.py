@@ -27,6 +27,10 @@ from fewfed.version import __version__
 
 MOST_TASKS = 12
 """Tasks with charts and pictures of their own; further ones have their tables."""
+MOST_MARKS, _DOT = 20_000, 2
+"""Cells of splits and points of features in all pictures of a page together: half a megabyte. A point takes more."""
+MOST_ATTACKS, _FEWEST_ATTACKS = 400, 12
+"""Numbers of attacks on a page, and of each task where there are many."""
 _MACHINE = ("system", "processor", "cores", "gpu", "python", "torch", "numpy", "fewfed")
 
 
@@ -112,6 +116,20 @@ class Contents:
         return found
 
 
+@dataclass
+class _Room:
+    """What pictures may still hold, on a page that is to stay small."""
+
+    marks: int = MOST_MARKS
+    is_full: bool = False
+
+    def takes(self, marks: int) -> bool:
+        fits = marks <= self.marks
+        self.marks -= marks if fits else 0
+        self.is_full = self.is_full or not fits
+        return fits
+
+
 def contents(found: Sequence[Found], *, baseline: str = "", read: Callable[[Found], Detail] = detail_of) -> Contents:
     """The page of some runs. `baseline`: the method that others are compared with. `read`: reads a run's folder, for
     somebody who keeps what was read."""
@@ -122,13 +140,16 @@ def contents(found: Sequence[Found], *, baseline: str = "", read: Callable[[Foun
     settings = settings_of(seen, details, baseline)
     most = charts.points_a_curve(len(found))
     several = len(settings) > 1
+    room, attacks = _Room(), max(_FEWEST_ATTACKS, MOST_ATTACKS // max(1, len(settings)))
     tasks = tuple(
-        _task(setting, f"task{number}-" if several else "", most, pictured=number <= MOST_TASKS)
+        _task(setting, f"task{number}-" if several else "", most, room, attacks, pictured=number <= MOST_TASKS)
         for number, setting in enumerate(settings, 1)
     )
     problems = [*seen.remarks, *(problem for run in found for problem in details[str(run.folder)].problems)]
     if len(settings) > MOST_TASKS:
         problems.append(f"only the first {MOST_TASKS} tasks have pictures: name fewer folders to see those of others")
+    if room.is_full:
+        problems.append("not all pictures of splits and of features have room: name fewer folders to see the others")
     return Contents(
         words.title(settings, found),
         tuple(words.lead(settings, found, len(seen.repeated))),
@@ -148,7 +169,7 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _task(setting: Setting, name: str, most: int, *, pictured: bool) -> Task:
+def _task(setting: Setting, name: str, most: int, room: _Room, attacks: int, *, pictured: bool) -> Task:
     rows = setting.rows
     sheet, sentences, intervals = result_part.differences(setting)
     curves, traffic = _charts(setting, name, most) if pictured else (None, None)
@@ -156,7 +177,7 @@ def _task(setting: Setting, name: str, most: int, *, pictured: bool) -> Task:
     return Task(
         name,
         setting.title,
-        tuple(words.described(setting)),
+        tuple(printable(line, 1000) for line in words.described(setting)),
         result_part.results(setting),
         sentences,
         sheet,
@@ -167,15 +188,15 @@ def _task(setting: Setting, name: str, most: int, *, pictured: bool) -> Task:
         tuple(stills),
         result_part.by_class(setting),
         result_part.by_site(setting),
-        _split(rows, name) if pictured else None,
+        _split(rows, name, room) if pictured else None,
         privacy_part.leaving(rows),
         privacy_part.leaks(rows),
         tuple(privacy_part.budgets(rows)),
-        privacy_part.attacked(rows),
+        privacy_part.attacked(rows, attacks),
         tuple(privacy_part.idle(rows)),
         tuple(words.attackers(rows)),
         _separation(rows),
-        tuple(_maps(rows, name)) if pictured else (),
+        tuple(_maps(rows, name, room)) if pictured else (),
         tuple(_left_out(rows)),
         tuple(commands(rows)),
         tuple(without_command(rows)),
@@ -210,11 +231,13 @@ def _ended(lines: Sequence[charts.Line]) -> bool:
     return any(None in values for line in lines for values in (line.single or {}).values())
 
 
-def _split(rows: Sequence[Labelled], name: str) -> Figure | None:
+def _split(rows: Sequence[Labelled], name: str, room: _Room) -> Figure | None:
     """Of the first run that has it; other seeds have other splits of the same kind."""
     for row in rows:
         for run, detail in zip(row.group.runs, row.details, strict=True):
             if detail.counts and detail.counts.clients and detail.counts.classes:
+                if not room.takes(sum(count > 0 for row in detail.counts.clients for count in row)):
+                    return None
                 told = _split_told(detail.counts, detail, run)
                 return Figure(f"{name}split", told, split_figure(detail.counts, told))
     return None
@@ -255,10 +278,13 @@ def _separation(rows: Sequence[Labelled]) -> Sheet | None:
     return Sheet("separation", said, columns, tuple(cells))
 
 
-def _maps(rows: Sequence[Labelled], name: str) -> list[Figure]:
+def _maps(rows: Sequence[Labelled], name: str, room: _Room) -> list[Figure]:
     found: list[Figure] = []
     for row in rows:
         for detail in row.details[:1]:
+            # Models of one run are looked at side by side.
+            if detail.panels and not room.takes(_DOT * len(detail.panels) * len(detail.labels)):
+                continue
             for number, panel in enumerate(detail.panels):
                 score = "" if panel.score is None else f", Davies-Bouldin {panel.score:.2f}"
                 told = f"t-SNE of features, {row.label}, {panel.name}{score}"

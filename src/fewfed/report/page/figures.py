@@ -31,8 +31,8 @@ STYLE = (
 )
 _UPRIGHT = 14.0
 """Width of a column that has room for a name read from below."""
-_CLASS_ROOM, _SITE_ROOM = 104.0, 170.0
-"""What names of classes and sites may take in the picture of a split."""
+_CLASS_ROOM, _SITE_ROOM, _METHOD_ROOM = 104.0, 170.0, 174.0
+"""What names of classes and sites may take in the picture of a split, and those of methods beside their intervals."""
 _POINTS = 120
 """Of a line in a figure, which is small."""
 
@@ -82,7 +82,9 @@ def lines_figure(chart: Chart, wide: int = 720, high: int = 400) -> str:
 
 def intervals_figure(rows: Sequence[tuple[str, float, float | None, int]], unit: str, told: str) -> str:
     """A row a method: its difference to the baseline, the interval around it, and a line at zero."""
-    wide, each, left = 720, 28, 190
+    wide, each = 720, 28
+    names = [shortened(label, _METHOD_ROOM) for label, *_ in rows]
+    left = 18 + max(map(width, names))
     spans = [(mean - (half or 0), mean + (half or 0)) for _, mean, half, _ in rows]
     low, high = _padded(min(0.0, *(span[0] for span in spans)), max(0.0, *(span[1] for span in spans)))
     box = Box(left, 6, wide - left - 20, each * len(rows), (low, high), (0, 1))
@@ -92,10 +94,10 @@ def intervals_figure(rows: Sequence[tuple[str, float, float | None, int]], unit:
     parts.append(
         Markup('<line class="axis" x1="{x}" x2="{x}" y1="6" y2="{y}"/>').format(x=_p(box.across(0)), y=_p(bottom))
     )
-    for number, ((label, mean, half, mark), (start, end)) in enumerate(zip(rows, spans, strict=True)):
+    for number, ((_, mean, half, mark), (start, end)) in enumerate(zip(rows, spans, strict=True)):
         y = box.top + each * (number + 0.5)
         colour = mark % COLOURS
-        parts.append(_text(left - 12, y + 4, shortened(label, left - 16), "end"))
+        parts.append(_text(left - 12, y + 4, names[number], "end"))
         if half is not None:
             parts.append(Markup('<line class="line s{c}" x1="{a}" x2="{b}" y1="{y}" y2="{y}"/>').format(
                 c=colour, a=_p(box.across(start)), b=_p(box.across(end)), y=_p(y)))  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from fewfed.errors import FewfedError
@@ -56,11 +56,13 @@ def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _measured(phases: Mapping[str, float]) -> list[str]:
     """What sites send before the first round so that inputs are scaled alike: no method declares it, and it leaves all
     the same."""
-    return [
-        f"{text}, before the first round"
-        for text in phase_texts(MeasureInputs())
-        if phases.get(text.partition(": ")[0], 0.0) > 0
-    ]
+    return [f"{text}, before the first round" for text in _measuring() if phases.get(text.partition(": ")[0], 0.0) > 0]
+
+
+@cache
+def _measuring() -> tuple[str, ...]:
+    """A thousand rounds are asked for it, and it is the same for every row."""
+    return tuple(phase_texts(MeasureInputs()))
 
 
 def _declared(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -124,8 +126,8 @@ def budgets(rows: Sequence[Labelled]) -> list[str]:
     return found
 
 
-def attacked(rows: Sequence[Labelled]) -> Sheet | None:
-    """What `fewfed attack` found, where its findings lie in the run folders."""
+def attacked(rows: Sequence[Labelled], most: int) -> Sheet | None:
+    """What `fewfed attack` found, where its findings lie in the run folders; so many numbers of it on the page."""
     cells = []
     for row in rows:
         for run, detail in zip(row.group.runs, row.details, strict=True):
@@ -147,7 +149,11 @@ def attacked(rows: Sequence[Labelled]) -> Sheet | None:
     if not cells:
         return None
     columns = ("run", "attack", "by", "what", "value", "95 % interval", "by chance", "round")
-    return Sheet("attacks", "Attacks on what was sent, as 'fewfed attack' found", columns, tuple(cells), words=4)
+    plain = tuple({name: cell.text for name, cell in zip(columns, row, strict=True)} for row in cells)
+    more = len(cells) - most
+    note = f"{more} more are in the CSV file of this table." if more > 0 else ""
+    return Sheet("attacks", "Attacks on what was sent, as 'fewfed attack' found", columns, tuple(cells[:most]), plain,
+                 words=4, note=note)  # fmt: skip
 
 
 def idle(rows: Sequence[Labelled]) -> list[str]:

@@ -14,6 +14,7 @@ from fewfed.report.page.detail import Score
 from fewfed.report.page.figures import intervals_figure
 from fewfed.report.page.setting import Labelled, Setting
 from fewfed.report.page.sheets import Cell, Sheet, begun, shade, with_names
+from fewfed.report.rendering import fixed
 from fewfed.report.table import Spread, caption
 
 NAMES = {"best": "best", "last": "last", "last10": "last 10"}
@@ -307,7 +308,7 @@ def _share(value: float | None, metric: Metric | None = None) -> Cell:
     if value is None:
         return Cell("")
     if metric is not None and not metric.is_share:
-        return Cell(f"{value:.3f}", value)
+        return Cell(fixed(value, 3), value)
     dark = 1 - value if metric is not None and metric.lower_is_better else value
     return Cell(f"{100 * value:.0f}", value, shade=shade(dark))
 

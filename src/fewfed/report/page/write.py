@@ -37,15 +37,14 @@ def write_report(
     """Write the report of all runs in some folders and below them.
 
     Without a `page`, it is report.html in the folder, or here where there are several; without `tables`, they go into a
-    folder beside the page that is called like it.
+    folder beside the page that is called like it, or like its file where runs lie in that folder.
     """
-    found = contents(survey(folders), baseline=baseline)
+    runs = survey(folders)
+    found = contents(runs, baseline=baseline)
     page = page or default_page(folders)
     if page.is_dir():
         raise RunError(f"'{page}' is a folder: expected the name of a file for the page, as in {page / PAGE}")
-    tables = tables or page.with_suffix("")
-    if tables == page:  # A page without an ending.
-        tables = page.with_name(f"{page.name}-files")
+    tables = tables or _beside(page, [run.folder for run in runs])
     # The page last: where it is, its tables are too.
     made = files_of(found)
     _make(tables)
@@ -54,6 +53,14 @@ def write_report(
         storage.write(tables / name, text.encode(errors="replace"))
     storage.write(page, render(found).encode(errors="replace"))
     return Written(page, tables, tuple(made), found)
+
+
+def _beside(page: Path, runs: Sequence[Path]) -> Path:
+    """The folder that is called like the page, unless that is the page itself, or holds runs: a report on runs/digits
+    may well be called runs/digits.html."""
+    named = page.with_suffix("")
+    is_taken = named == page or any(run.resolve().is_relative_to(named.resolve()) for run in runs)
+    return page.with_name(f"{page.name}-files") if is_taken else named
 
 
 def default_page(folders: Sequence[Path]) -> Path:
