@@ -81,6 +81,7 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     "flair": {"init_epochs": 1},
     "grouped": {"k": 2},
     "potluck": {"k": 2},
+    "veiled": {"k": 2},
 }
 """What a method does often, only a few times, and from the second round on what it begins with later; few rows; noise
 that three clients do not drown in."""

@@ -12,7 +12,8 @@ from fewfed.engine.job import Job
 from fewfed.errors import ConfigError
 from fewfed.methods.feddata import FedData
 from fewfed.methods.flea import FLea
-from fewfed.methods.noised import Noised, clipped
+from fewfed.methods.noised import Noised
+from fewfed.methods.parts.clipping import clipped
 from fewfed.plan import Plan
 from support import digits_federation, job_of
 

@@ -18,7 +18,7 @@ from fewfed.runs.prepare import prepare
 
 TINY = {"data": "digits", "clients": 6, "cohort": 3, "rounds": 3, "network": "digits-cnn-gn"}
 NEEDS_BATCH_NORM = ("fedbn",)
-AVERAGED = ("fedmix", "grouped", "grouped(flea)", "potluck")
+AVERAGED = ("fedmix", "grouped", "grouped(flea)", "potluck", "veiled")
 """Methods whose rows are averages of several, as their papers say."""
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from fewfed.errors import ConfigError
 from fewfed.mechanism import Mechanism
 from fewfed.method import Context, Report, Setup
-from fewfed.methods.grouped import Average, Grouped
-from fewfed.methods.noised import clipped
+from fewfed.methods.parts.clipping import clipped
+from fewfed.methods.parts.groups import Average, Groups
 from fewfed.methods.parts.protection import fresh_noise
 from fewfed.phase import Clock, Phase
 from fewfed.settings import setting
@@ -21,7 +21,7 @@ from fewfed.tree import Tree
 
 
 @dataclass(frozen=True)
-class Veiled(Grouped):
+class Veiled(Groups):
     """What is sent is the average of at least k clipped rows of one class of the client, with noise that bounds it.
 
     z' = 1/m Σ z_i·min(1, c/‖z_i‖) + N(0, (sigma·c/m)² I), c = clip·√d for rows of d numbers. As in `grouped`, no row is
@@ -37,9 +37,10 @@ class Veiled(Grouped):
     paper = "Soria-Comas et al., Enhancing Data Utility in Differential Privacy via Microaggregation-Based \
 k-Anonymity, VLDB Journal 2014; here of features"
     neutral = MappingProxyType({"k": 1, "clip": math.inf, "sigma": 0.0})
+    keeps_bounds = True
 
     clip: float = setting(1.0, "largest root mean square of the numbers of a row; inf = as it is", gt=0)
-    sigma: float = setting(1.0, "noise multiplier: how wide noise is beside what one row can move; 0 = none", ge=0)
+    sigma: float = setting(0.1, "noise multiplier: how wide noise is beside what one row can move; 0 = none", ge=0)
 
     def check(self, setup: Setup) -> None:
         super().check(setup)
@@ -70,10 +71,8 @@ k-Anonymity, VLDB Journal 2014; here of features"
         return dataclasses.replace(super().protected(phase), does=Veil(self, phase))
 
 
-class Veil(Average):
+class Veil(Average[Veiled]):
     """Noisy averages leave instead of rows."""
-
-    wrapper: Veiled
 
     def parted(self, rows: Tensor, count: int) -> Sequence[Tensor]:
         return rows.tensor_split(count)
