@@ -34,6 +34,7 @@ from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.feddata import FedData
 from fewfed.methods.fedproto import FedProto
 from fewfed.methods.flea import FLea
+from fewfed.methods.parts.codes import decode
 from fewfed.methods.registry import choose
 from fewfed.phase import MODEL, Clock, Combine, Role, Upload
 from fewfed.privacy.policy import Policies, Policy, PolicyGate, gate_of, read, refuse_nobody
@@ -74,12 +75,16 @@ class Spied:
         self._inner = inner
         self.packets: list[tuple[int, str, int, dict[str, Any]]] = []
         self.broadcasts: list[tuple[int, str, dict[str, Any]]] = []
+        self.personal: list[tuple[int, dict[str, Any]]] = []
+        """Of every round what single clients received."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
         self.broadcasts.append((briefing.clock.round, briefing.phase.name, tree.clone(briefing.shared)))
+        members = list(members)
+        self.personal += [(briefing.clock.round, tree.clone(member.personal)) for member in members]
         for outcome in self._inner.run(briefing, members):
             if isinstance(outcome, Done):
                 packet = outcome.packet
@@ -363,6 +368,91 @@ def test_a_revoked_sites_rows_are_in_no_exchange_from_then_on(method: Any) -> No
             assert same(ours, theirs), phase
         else:
             assert not same(ours, theirs), phase
+
+
+CODED = [
+    ("quantised(flea)", {"inner.share": 1.0, "inner.history": 3}),
+    ("quantised(flea)", {"bits": 2, "keep": 0.5, "inner.share": 1.0, "inner.history": 3}),
+    ("quantised(flea)", {"bits": 0, "keep": 0.5, "inner.share": 1.0}),
+    ("quantised(feddata)", {"inner.share": 1.0}),
+    ("rationed(flea)", {"inner.share": 1.0, "inner.history": 3, "part": 1.0}),
+    ("rationed(flea)", {"inner.share": 1.0, "inner.history": 3, "part": 2.0, "bits": 0}),
+    ("rationed(feddata)", {"inner.share": 1.0, "part": 2.0}),
+    ("rationed(quantised(flea))", {"inner.inner.share": 1.0}),
+    ("potluck", {"share": 1.0, "k": 2, "history": 3}),
+]
+
+
+@pytest.mark.parametrize(("spec", "values"), CODED)
+def test_a_revoked_sites_rows_are_in_no_exchange_where_rows_come_as_codes_or_are_counted(
+    spec: str, values: dict[str, Any]
+) -> None:
+    """What is served is held against what everybody's packets say: after the revocation each row is another's."""
+    job = guarded(choose(spec, values).method, c1=Policy(revoked_from=4), c4=Policy(revoked_from=3))
+    spied, recorder = played(job, rounds=5)
+    assert {view.record.round for view in recorder.views} == set(range(1, 6))
+    phases = {phase.name: phase for phase in job.method.phases(Clock(0, 5, 1))}
+    sent: dict[int, list[Tensor]] = {client: [] for client in range(CLIENTS)}
+    for _, name, client, arrays in spied.packets:
+        if (phase := phases[name]).row_upload:
+            rows = phase.does.decoded(arrays)[phase.row_upload]
+            assert len(rows) == len(arrays[phase.label_upload])
+            sent[client].append(rows.flatten(1))
+    everybody = torch.cat([torch.cat(sent[client]) for client in range(CLIENTS)])
+    owner = torch.cat([torch.full((sum(map(len, sent[client])),), client) for client in range(CLIENTS)])
+    kept = recorder.views[-1].provenance
+    assert kept is not None
+    assert not kept.as_json()["mixed"]
+    seen: dict[int, set[int]] = {round: set() for round in range(5)}
+    for round, received in [(each[0], each[2]) for each in spied.broadcasts] + spied.personal:
+        for rows in _rows_in(received, bits=values.get("bits", 4 if spec == "potluck" else 8)):
+            nearest = torch.cdist(rows.double(), everybody.double()).argmin(1)
+            seen[round] |= set(owner[nearest].tolist())
+    assert {1, 4} <= seen[1] | seen[0]
+    assert 4 not in seen[2] | seen[3] | seen[4]
+    assert 1 not in seen[3] | seen[4]
+    assert {0, 2, 3} <= seen[4]
+    events = [(view.record.round, each) for view in recorder.views for each in view.record.events]
+    told = [(round, event) for round, event in events if isinstance(event, Withdrawn)]
+    assert [round for round, _ in told] == [3, 4]
+    assert all(event.rows for _, event in told)
+
+
+def _rows_in(received: dict[str, Any], bits: int) -> list[Tensor]:
+    """Rows that were served, to all or to one, as numbers."""
+    found = [received.get(name) for name in ("features", "x")]
+    ration = received.get("ration", {})
+    for name in ("features", "x"):
+        given = ration.get(name)
+        found.append(given if given is None or isinstance(given, Tensor) else decode(given, bits))
+    return [rows.flatten(1) for rows in found if rows is not None and len(rows)]
+
+
+def test_where_all_rows_that_came_last_were_withdrawn_the_run_goes_on() -> None:
+    method = choose("potluck", {"share": 1.0, "k": 2, "history": 3}).method
+    revoked = {f"c{client}": Policy(revoked_from=3) for client in range(1, CLIENTS)}
+    _, recorder = played(guarded(method, c0=Policy(most_releases=0), **revoked), rounds=4)
+    assert len(recorder.metrics) == 4
+
+
+def test_rows_that_are_kept_as_codes_alone_are_nobodys() -> None:
+    """An array that has no room for a client's number, without others beside it, cannot be followed: that is said."""
+    from fewfed.methods.flea import Share
+
+    class Whole(Share):
+        def absorb(self, server: Any, combined: Any) -> Any:
+            return {**server, "codes": combined.values["features"].to(torch.uint8)}
+
+    class Coding(FLea):
+        def broadcast(self, server: Any) -> Any:
+            return {"model": server["model"]}
+
+        def phases(self, clock: Clock) -> Any:
+            train, share = super().phases(clock)
+            return (train, dataclasses.replace(share, does=Whole(self)))
+
+    with pytest.raises(RunError, match=r"rows of clients 0 were withdrawn, but cannot be told"):
+        played(guarded(Coding(share=0.5), c0=Policy(revoked_from=2)))
 
 
 def test_rows_that_were_mixed_cannot_be_taken_out_and_that_is_said() -> None:
