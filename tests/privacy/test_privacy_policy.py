@@ -17,6 +17,7 @@ import fewfed
 from fewfed import Training, tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
+from fewfed.data.readers.options import DataOptions
 from fewfed.engine.events import Withdrawn
 from fewfed.engine.executor import Briefing, Executor, Invited
 from fewfed.engine.executors.cuda.executor import Device
@@ -632,6 +633,47 @@ def test_a_policy_that_cannot_be_is_refused_before_anything_is_written(tmp_path:
 def test_a_policy_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the policy"):
         read(tmp_path / "nothing.toml")
+
+
+FEDERATED = DataOptions(normalise="federated")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("roles = ['model']", "site '0' does not send them.*'count' is of role counts, and allowed are model; exp"),
+        ("[site.3]\nroles = ['model', 'counts']", "site '3' .*'sum' is of role statistics, and allowed are model, co"),
+        ("[site.2]\nrevoked_from = 1", "site '2' does not send them.*it was revoked from round 1 on"),
+        ("[site.1]\nmin_rows_of_class = 1000", "site '1' does not send them.*tells of classes that may not leave"),
+    ],
+)
+def test_inputs_are_not_measured_where_a_site_does_not_let_sums_leave(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "policy.toml").write_text(text)
+    chosen = small(policy=str(tmp_path / "policy.toml"), rounds=1)
+    with pytest.raises(ConfigError, match=rf"normalise = federated sends sums over the inputs of all sites.*{said}"):
+        fewfed.run("fedavg", chosen, Training(epochs=1), options=FEDERATED, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert len(fewfed.run("fedavg", chosen, Training(epochs=1), out=tmp_path / "other").history) == 1
+
+
+def test_inputs_are_measured_where_all_sites_let_sums_leave_and_a_site_may_be_revoked_later(tmp_path: Path) -> None:
+    """What was measured when the run began is not measured again when it is resumed."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text("roles = ['model', 'statistics', 'counts']")
+
+    class Stop:
+        def after_round(self, view: RoundView) -> None:
+            if view.clock.round == 1:
+                raise KeyboardInterrupt
+
+    chosen = small(rounds=3, cohort=6.0, policy=str(policy), checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        fewfed.run(
+            "fedavg", chosen, Training(epochs=1), options=FEDERATED, out=tmp_path / "run", observers=[Stop()]
+        )  # fmt: skip
+    policy.write_text("roles = ['model']\n[site.1]\nrevoked_from = 1\n")
+    fewfed.resume(tmp_path / "run")
+    assert {one["client"] for one in records(tmp_path / "run")[-1]["failed"]} == {1}
 
 
 def test_a_sites_own_budget_keeps_it_and_nobody_else_from_going_on(tmp_path: Path) -> None:
