@@ -182,6 +182,7 @@ def test_a_run_that_no_site_may_score_finishes_and_says_so(
     assert not result.chosen.measured
     assert "no scores: amber: its policy does not let scores leave" in result.note
     found = Path(result.folder)
+    assert not any("terms" in record["phases"]["train"] for record in RunFolder(found).metrics()), "nor losses"
     assert read_status(found)["sites"]["amber"]["unscored"] == "its policy does not let scores leave"
     recorded = RunFolder(found).result()
     assert recorded is not None

@@ -28,6 +28,7 @@ from fewfed.engine.executors.workers.options import Options as WorkerOptions
 from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView
 from fewfed.engine.outcomes import Done, Failed, Outcome
+from fewfed.engine.packet import Packet, without_arrays
 from fewfed.engine.provenance import Provenance
 from fewfed.engine.turn import Member
 from fewfed.errors import ConfigError, DataError, RunError
@@ -273,6 +274,48 @@ def test_scores_that_a_method_reports_stay_where_their_role_may_not_leave() -> N
 
     run(job, rounds=1, cohort=CLIENTS, executor=Listening(job))
     assert {client for client, names in said.items() if "accuracy" in names} == {0, 2, 3, 4}
+
+
+@one_by_one
+def test_losses_of_training_stay_where_scores_may_not_leave(name: str) -> None:
+    job = guarded(FedAvg(), c1=Policy(roles=("model",)), c2=Policy(roles=("model", "score")))
+    with closing(EXECUTORS[name](job)) as executor:
+        packets: list[Packet] = []
+
+        class Listening:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(executor, name)
+
+            def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
+                for outcome in executor.run(briefing, members):
+                    found = (outcome.packet,) if isinstance(outcome, Done) else getattr(outcome, "packets", ())
+                    packets.extend(map(without_arrays, found))
+                    yield outcome
+
+        recorder = run(job, rounds=1, cohort=CLIENTS, executor=Listening())  # type: ignore[arg-type]
+    terms = {packet.sender: packet.terms for packet in packets}
+    assert terms.keys() == set(range(CLIENTS))
+    assert {client for client, told in terms.items() if told} == {0, 2, 3, 4}
+    # All take as many steps: what is recorded is the mean over those who say something.
+    assert {packet.steps for packet in packets} == {packets[0].steps}
+    mean = sum(terms[client]["task"] for client in (0, 2, 3, 4)) / 4
+    assert recorder.metrics[0]["phases"]["train"]["terms"]["task"] == pytest.approx(mean)
+
+
+def test_where_nobody_tells_losses_the_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("roles = ['model', 'features', 'labels']")
+    chosen = small(policy=str(tmp_path / "policy.toml"), rounds=2)
+    told = fewfed.run("flea", chosen, Training(epochs=1), out=tmp_path / "run")
+    assert told.failed == 0
+    assert not any("terms" in phase for record in records(tmp_path / "run") for phase in record["phases"].values())
+
+
+def test_a_statement_says_what_sites_send_whose_policies_forbid_nothing(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("roles = ['model', 'features', 'labels']")
+    chosen = small(policy=str(tmp_path / "policy.toml"), rounds=2)
+    found = fewfed.explain("flea", chosen, Training(epochs=1))
+    assert Role.SCORE not in found.never
+    assert found.as_json() == fewfed.explain("flea", small(rounds=2), Training(epochs=1)).as_json()
 
 
 def test_features_of_another_stage_do_not_leave() -> None:
