@@ -169,6 +169,7 @@ def test_a_policy_that_does_not_tell_counts_hides_how_many_rows_there_are(tmp_pa
     assert read_status(found)["sites"]["amber"]["rows"] == 24
     (record,) = RunFolder(found).metrics()
     assert record["per_group"].keys() == set(NAMES) - {BAD}, "nor does it let scores leave"
+    assert record["phases"]["measure values"]["clients"] == len(NAMES) - 1, "nor sums over its inputs, with their count"
 
 
 def test_a_run_that_no_site_may_score_finishes_and_says_so(
@@ -181,6 +182,7 @@ def test_a_run_that_no_site_may_score_finishes_and_says_so(
     assert not result.chosen.measured
     assert "no scores: amber: its policy does not let scores leave" in result.note
     found = Path(result.folder)
+    assert not any("terms" in record["phases"]["train"] for record in RunFolder(found).metrics()), "nor losses"
     assert read_status(found)["sites"]["amber"]["unscored"] == "its policy does not let scores leave"
     recorded = RunFolder(found).result()
     assert recorded is not None

@@ -20,11 +20,12 @@ from fewfed.deploy.security.envelope import About, Direction, Expected, new_nonc
 from fewfed.deploy.security.keys import SigningKey
 from fewfed.deploy.security.names import COORDINATOR
 from fewfed.deploy.site.home import Home, Kept, Stale
+from fewfed.deploy.site.work import accepted, own_policies
 from fewfed.engine import storage
 from fewfed.engine.own_folder import OwnFolder
 from fewfed.engine.packet import SERVER, Packet, decode, encode
 from fewfed.engine.storage import Damaged
-from fewfed.errors import RunError
+from fewfed.errors import ConfigError, RunError
 from fewfed.phase import Clock
 from fewfed.runs.folder import CHECKPOINT
 
@@ -463,3 +464,30 @@ def test_a_run_can_be_resumed_after_every_round(tmp_path: Path) -> None:
     parts.run(resume=True)
     ours, theirs = (storage.load(tmp_path / out / CHECKPOINT)[0] for out in ("parts", "whole"))
     assert difference(ours, theirs) == 0.0
+
+
+def test_a_table_of_a_policy_that_is_for_no_site_is_refused_and_the_coordinator_is_not_told_what_it_says(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A number is no name of a real site: passed over, it would let go what the site meant to keep."""
+    write_digits(tmp_path)
+    desk = Desk(Federation(tmp_path, policies={"amber": "[site.2]\nroles = ['model']\n"}))
+    with caplog.at_level(logging.WARNING):
+        answer = desk.ask(desk.about(messages.JOIN), desk.offer.body())
+    assert answer is not None
+    assert Reply.read(answer).failed == "its policy cannot be applied: its own log says why"
+    assert "has a table [site.2], and no site is called so" in caplog.text
+    assert "expected [site.amber] for this one" in caplog.text
+    for text, roles in (
+        ("[site.amber]\nroles = ['model']\n", ("model",)),
+        ("[site.birch]\nroles = ['model']\n", None),
+        ("[site.amber]\nroles = ['model']\n[site.birch]\ngroup = 2\n", ("model",)),
+    ):
+        (tmp_path / "amber.toml").write_text(text)
+        assert own_policies(tmp_path / "amber.toml", "amber", NAMES)
+        work = accepted("amber", desk.offer, desk.site._settings.dataset, tmp_path / "amber.toml", b"")
+        assert work.policy.roles == roles
+    (tmp_path / "amber.toml").write_text("[site.elsewhere]\ngroup = 2\n")
+    with pytest.raises(ConfigError, match=r"a table \[site.elsewhere\]"):
+        own_policies(tmp_path / "amber.toml", "amber", NAMES)
+    assert own_policies(tmp_path / "amber.toml", "amber", [*NAMES, "elsewhere"])

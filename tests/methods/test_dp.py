@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import pytest
@@ -246,5 +247,7 @@ def test_a_loss_that_couples_rows_only_later_is_found_when_it_does() -> None:
             terms = super().loss(work, ctx, batch)
             return {**terms, "spread": 5.0 * float(ctx.clock.round > 2) * batch.x.var(0, correction=0).sum()}
 
-    with pytest.raises(RunError, match="sets rows of a batch against each other"):
+    with pytest.raises(RunError, match="sets rows of a batch against each other") as ended:
         run(job_with(DP(Later(), clip=1.0)), rounds=4)
+    reason = str(ended.value).split("loss: ")[1]
+    assert not re.search(r"\d", reason), "who coordinates reads it, and exact losses are of the client's rows"

@@ -17,6 +17,7 @@ import fewfed
 from fewfed import Training, tree
 from fewfed.data.examples import Examples
 from fewfed.data.federation import GeneratedFederation
+from fewfed.data.readers.options import DataOptions
 from fewfed.engine.events import Withdrawn
 from fewfed.engine.executor import Briefing, Executor, Invited
 from fewfed.engine.executors.cuda.executor import Device
@@ -27,6 +28,7 @@ from fewfed.engine.executors.workers.options import Options as WorkerOptions
 from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView
 from fewfed.engine.outcomes import Done, Failed, Outcome
+from fewfed.engine.packet import Packet, without_arrays
 from fewfed.engine.provenance import Provenance
 from fewfed.engine.turn import Member
 from fewfed.errors import ConfigError, DataError, RunError
@@ -34,6 +36,7 @@ from fewfed.methods.fedavg import FedAvg
 from fewfed.methods.feddata import FedData
 from fewfed.methods.fedproto import FedProto
 from fewfed.methods.flea import FLea
+from fewfed.methods.parts.codes import decode
 from fewfed.methods.registry import choose
 from fewfed.phase import MODEL, Clock, Combine, Role, Upload
 from fewfed.privacy.policy import Policies, Policy, PolicyGate, gate_of, read, refuse_nobody
@@ -74,12 +77,16 @@ class Spied:
         self._inner = inner
         self.packets: list[tuple[int, str, int, dict[str, Any]]] = []
         self.broadcasts: list[tuple[int, str, dict[str, Any]]] = []
+        self.personal: list[tuple[int, dict[str, Any]]] = []
+        """Of every round what single clients received."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
         self.broadcasts.append((briefing.clock.round, briefing.phase.name, tree.clone(briefing.shared)))
+        members = list(members)
+        self.personal += [(briefing.clock.round, tree.clone(member.personal)) for member in members]
         for outcome in self._inner.run(briefing, members):
             if isinstance(outcome, Done):
                 packet = outcome.packet
@@ -269,6 +276,48 @@ def test_scores_that_a_method_reports_stay_where_their_role_may_not_leave() -> N
     assert {client for client, names in said.items() if "accuracy" in names} == {0, 2, 3, 4}
 
 
+@one_by_one
+def test_losses_of_training_stay_where_scores_may_not_leave(name: str) -> None:
+    job = guarded(FedAvg(), c1=Policy(roles=("model",)), c2=Policy(roles=("model", "score")))
+    with closing(EXECUTORS[name](job)) as executor:
+        packets: list[Packet] = []
+
+        class Listening:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(executor, name)
+
+            def run(self, briefing: Briefing, members: Iterable[Invited]) -> Iterator[Outcome]:
+                for outcome in executor.run(briefing, members):
+                    found = (outcome.packet,) if isinstance(outcome, Done) else getattr(outcome, "packets", ())
+                    packets.extend(map(without_arrays, found))
+                    yield outcome
+
+        recorder = run(job, rounds=1, cohort=CLIENTS, executor=Listening())  # type: ignore[arg-type]
+    terms = {packet.sender: packet.terms for packet in packets}
+    assert terms.keys() == set(range(CLIENTS))
+    assert {client for client, told in terms.items() if told} == {0, 2, 3, 4}
+    # All take as many steps: what is recorded is the mean over those who say something.
+    assert {packet.steps for packet in packets} == {packets[0].steps}
+    mean = sum(terms[client]["task"] for client in (0, 2, 3, 4)) / 4
+    assert recorder.metrics[0]["phases"]["train"]["terms"]["task"] == pytest.approx(mean)
+
+
+def test_where_nobody_tells_losses_the_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("roles = ['model', 'features', 'labels']")
+    chosen = small(policy=str(tmp_path / "policy.toml"), rounds=2)
+    told = fewfed.run("flea", chosen, Training(epochs=1), out=tmp_path / "run")
+    assert told.failed == 0
+    assert not any("terms" in phase for record in records(tmp_path / "run") for phase in record["phases"].values())
+
+
+def test_a_statement_says_what_sites_send_whose_policies_forbid_nothing(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("roles = ['model', 'features', 'labels']")
+    chosen = small(policy=str(tmp_path / "policy.toml"), rounds=2)
+    found = fewfed.explain("flea", chosen, Training(epochs=1))
+    assert Role.SCORE not in found.never
+    assert found.as_json() == fewfed.explain("flea", small(rounds=2), Training(epochs=1)).as_json()
+
+
 def test_features_of_another_stage_do_not_leave() -> None:
     job = job_of(FLea(share=0.5), digits_federation(CLIENTS, ROWS), training={"epochs": 1})
     row = tuple(job.net.apply(job.net.model(), job.federation.test.x[:1], stop=job.net.position("conv1")).shape[1:])
@@ -363,6 +412,91 @@ def test_a_revoked_sites_rows_are_in_no_exchange_from_then_on(method: Any) -> No
             assert same(ours, theirs), phase
         else:
             assert not same(ours, theirs), phase
+
+
+CODED = [
+    ("quantised(flea)", {"inner.share": 1.0, "inner.history": 3}),
+    ("quantised(flea)", {"bits": 2, "keep": 0.5, "inner.share": 1.0, "inner.history": 3}),
+    ("quantised(flea)", {"bits": 0, "keep": 0.5, "inner.share": 1.0}),
+    ("quantised(feddata)", {"inner.share": 1.0}),
+    ("rationed(flea)", {"inner.share": 1.0, "inner.history": 3, "part": 1.0}),
+    ("rationed(flea)", {"inner.share": 1.0, "inner.history": 3, "part": 2.0, "bits": 0}),
+    ("rationed(feddata)", {"inner.share": 1.0, "part": 2.0}),
+    ("rationed(quantised(flea))", {"inner.inner.share": 1.0}),
+    ("potluck", {"share": 1.0, "k": 2, "history": 3}),
+]
+
+
+@pytest.mark.parametrize(("spec", "values"), CODED)
+def test_a_revoked_sites_rows_are_in_no_exchange_where_rows_come_as_codes_or_are_counted(
+    spec: str, values: dict[str, Any]
+) -> None:
+    """What is served is held against what everybody's packets say: after the revocation each row is another's."""
+    job = guarded(choose(spec, values).method, c1=Policy(revoked_from=4), c4=Policy(revoked_from=3))
+    spied, recorder = played(job, rounds=5)
+    assert {view.record.round for view in recorder.views} == set(range(1, 6))
+    phases = {phase.name: phase for phase in job.method.phases(Clock(0, 5, 1))}
+    sent: dict[int, list[Tensor]] = {client: [] for client in range(CLIENTS)}
+    for _, name, client, arrays in spied.packets:
+        if (phase := phases[name]).row_upload:
+            rows = phase.does.decoded(arrays)[phase.row_upload]
+            assert len(rows) == len(arrays[phase.label_upload])
+            sent[client].append(rows.flatten(1))
+    everybody = torch.cat([torch.cat(sent[client]) for client in range(CLIENTS)])
+    owner = torch.cat([torch.full((sum(map(len, sent[client])),), client) for client in range(CLIENTS)])
+    kept = recorder.views[-1].provenance
+    assert kept is not None
+    assert not kept.as_json()["mixed"]
+    seen: dict[int, set[int]] = {round: set() for round in range(5)}
+    for round, received in [(each[0], each[2]) for each in spied.broadcasts] + spied.personal:
+        for rows in _rows_in(received, bits=values.get("bits", 4 if spec == "potluck" else 8)):
+            nearest = torch.cdist(rows.double(), everybody.double()).argmin(1)
+            seen[round] |= set(owner[nearest].tolist())
+    assert {1, 4} <= seen[1] | seen[0]
+    assert 4 not in seen[2] | seen[3] | seen[4]
+    assert 1 not in seen[3] | seen[4]
+    assert {0, 2, 3} <= seen[4]
+    events = [(view.record.round, each) for view in recorder.views for each in view.record.events]
+    told = [(round, event) for round, event in events if isinstance(event, Withdrawn)]
+    assert [round for round, _ in told] == [3, 4]
+    assert all(event.rows for _, event in told)
+
+
+def _rows_in(received: dict[str, Any], bits: int) -> list[Tensor]:
+    """Rows that were served, to all or to one, as numbers."""
+    found = [received.get(name) for name in ("features", "x")]
+    ration = received.get("ration", {})
+    for name in ("features", "x"):
+        given = ration.get(name)
+        found.append(given if given is None or isinstance(given, Tensor) else decode(given, bits))
+    return [rows.flatten(1) for rows in found if rows is not None and len(rows)]
+
+
+def test_where_all_rows_that_came_last_were_withdrawn_the_run_goes_on() -> None:
+    method = choose("potluck", {"share": 1.0, "k": 2, "history": 3}).method
+    revoked = {f"c{client}": Policy(revoked_from=3) for client in range(1, CLIENTS)}
+    _, recorder = played(guarded(method, c0=Policy(most_releases=0), **revoked), rounds=4)
+    assert len(recorder.metrics) == 4
+
+
+def test_rows_that_are_kept_as_codes_alone_are_nobodys() -> None:
+    """An array that has no room for a client's number, without others beside it, cannot be followed: that is said."""
+    from fewfed.methods.flea import Share
+
+    class Whole(Share):
+        def absorb(self, server: Any, combined: Any) -> Any:
+            return {**server, "codes": combined.values["features"].to(torch.uint8)}
+
+    class Coding(FLea):
+        def broadcast(self, server: Any) -> Any:
+            return {"model": server["model"]}
+
+        def phases(self, clock: Clock) -> Any:
+            train, share = super().phases(clock)
+            return (train, dataclasses.replace(share, does=Whole(self)))
+
+    with pytest.raises(RunError, match=r"rows of clients 0 were withdrawn, but cannot be told"):
+        played(guarded(Coding(share=0.5), c0=Policy(revoked_from=2)))
 
 
 def test_rows_that_were_mixed_cannot_be_taken_out_and_that_is_said() -> None:
@@ -542,6 +676,47 @@ def test_a_policy_that_cannot_be_is_refused_before_anything_is_written(tmp_path:
 def test_a_policy_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the policy"):
         read(tmp_path / "nothing.toml")
+
+
+FEDERATED = DataOptions(normalise="federated")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("roles = ['model']", "site '0' does not send them.*'count' is of role counts, and allowed are model; exp"),
+        ("[site.3]\nroles = ['model', 'counts']", "site '3' .*'sum' is of role statistics, and allowed are model, co"),
+        ("[site.2]\nrevoked_from = 1", "site '2' does not send them.*it was revoked from round 1 on"),
+        ("[site.1]\nmin_rows_of_class = 1000", "site '1' does not send them.*tells of classes that may not leave"),
+    ],
+)
+def test_inputs_are_not_measured_where_a_site_does_not_let_sums_leave(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "policy.toml").write_text(text)
+    chosen = small(policy=str(tmp_path / "policy.toml"), rounds=1)
+    with pytest.raises(ConfigError, match=rf"normalise = federated sends sums over the inputs of all sites.*{said}"):
+        fewfed.run("fedavg", chosen, Training(epochs=1), options=FEDERATED, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert len(fewfed.run("fedavg", chosen, Training(epochs=1), out=tmp_path / "other").history) == 1
+
+
+def test_inputs_are_measured_where_all_sites_let_sums_leave_and_a_site_may_be_revoked_later(tmp_path: Path) -> None:
+    """What was measured when the run began is not measured again when it is resumed."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text("roles = ['model', 'statistics', 'counts']")
+
+    class Stop:
+        def after_round(self, view: RoundView) -> None:
+            if view.clock.round == 1:
+                raise KeyboardInterrupt
+
+    chosen = small(rounds=3, cohort=6.0, policy=str(policy), checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        fewfed.run(
+            "fedavg", chosen, Training(epochs=1), options=FEDERATED, out=tmp_path / "run", observers=[Stop()]
+        )  # fmt: skip
+    policy.write_text("roles = ['model']\n[site.1]\nrevoked_from = 1\n")
+    fewfed.resume(tmp_path / "run")
+    assert {one["client"] for one in records(tmp_path / "run")[-1]["failed"]} == {1}
 
 
 def test_a_sites_own_budget_keeps_it_and_nobody_else_from_going_on(tmp_path: Path) -> None:

@@ -46,6 +46,9 @@ class Gate(Protocol):
     def released(self, report: Report, ctx: Context, notes: Tree) -> tuple[Report, Tree]:
         """What is handed over of a report, and the notes afterwards. Raises `LeftOut` where nothing may be."""
 
+    def tells_losses(self, client: int) -> bool:
+        """Whether the mean losses of training may leave a client, which the engine adds to what a method reports."""
+
 
 def admit(job: Job, ctx: Context, book: Tree) -> None:
     """Ask every gate whether a turn may begin."""
@@ -63,6 +66,11 @@ def released(job: Job, report: Report, ctx: Context, book: Tree) -> tuple[Report
     for gate in job.gates:
         report, noted[gate.name] = gate.released(report, ctx, noted.get(gate.name, {}))
     return report, noted
+
+
+def tells_losses(job: Job, ctx: Context) -> bool:
+    """Whether the mean losses of a turn may be handed over."""
+    return not _crosses(ctx) or all(gate.tells_losses(ctx.client) for gate in job.gates)
 
 
 def _crosses(ctx: Context) -> bool:

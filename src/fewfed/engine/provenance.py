@@ -4,6 +4,9 @@ No method says where it keeps rows. It is found out by asking `absorb` twice: on
 with every row doubled and replaced by a number that stands for its client. What is then twice as long counts rows, what
 holds such numbers is rows, and what has changed otherwise was computed from rows of several clients, which nobody can
 take apart again.
+
+Rows may come as codes: several arrays for each, of which some have no room for such a number. These are zero then, and
+a row that the method makes of them is its client's where it has that number and zeros, and nothing else.
 """
 
 from __future__ import annotations
@@ -149,9 +152,12 @@ def _owners_in(leaf: Tensor, twin: Tensor) -> Tensor | None:
     if torch.equal(even, leaf):
         return torch.zeros(0, dtype=torch.long)
     flat = even.flatten(1) if even.dim() > 1 else even.unsqueeze(1)
-    if not flat.shape[1] or not bool((flat == flat[:, :1]).all()) or not bool((flat >= _FIRST).all()):
+    if not flat.shape[1] or not flat.shape[0]:
         return None
-    return flat[:, 0].long().cpu() - _FIRST
+    number = flat.amax(1, keepdim=True)
+    if not bool((number >= _FIRST).all()) or not bool(((flat == number) | (flat == 0)).all()):
+        return None
+    return number[:, 0].long().cpu() - _FIRST
 
 
 def _marked(combined: Combined, sent: Mapping[str, Sequence[int]]) -> Tree:
@@ -166,16 +172,30 @@ def _marked(combined: Combined, sent: Mapping[str, Sequence[int]]) -> Tree:
 def _by_leaf(value: Any, owners: Tensor) -> Any:
     if isinstance(value, Tensor):
         return _numbers(owners, value).repeat_interleave(2, 0)
-    return {name: _by_leaf(part, owners) for name, part in value.items()}
+    parts = [leaf for _, leaf in tree.leaves(value)]
+    if all(map(_lacks_room, parts)):
+        return {name: _by_leaf(part, owners) for name, part in value.items()}  # Raises, and says why.
+    return tree.map(lambda leaf: _part(owners, leaf).repeat_interleave(2, 0), value)
+
+
+def _part(owners: Tensor, like: Tensor) -> Tensor:
+    """One of several arrays that stand for rows: with the client's number, or zero where there is no room for it."""
+    return torch.zeros_like(like) if _lacks_room(like) else _numbers(owners, like)
+
+
+def _lacks_room(like: Tensor) -> str:
+    """What is missing where rows cannot hold the number of a client; empty where they can."""
+    if like.is_floating_point():
+        return "at least single precision" if torch.finfo(like.dtype).eps > torch.finfo(torch.float32).eps else ""
+    is_small = like.dtype is torch.bool or torch.iinfo(like.dtype).max < 2**24
+    return "larger whole numbers" if is_small else ""
 
 
 def _numbers(owners: Tensor, like: Tensor) -> Tensor:
     """Rows like some others, filled with the number that stands for the client of each."""
     if len(owners) and int(owners.max()) >= _MOST_CLIENTS:
         raise RunError(f"client {int(owners.max())} has too high a number: expected at most {_MOST_CLIENTS} clients")
-    if like.is_floating_point() and torch.finfo(like.dtype).eps > torch.finfo(torch.float32).eps:
-        raise RunError(f"rows of {like.dtype} hold no number of a client: expected at least single precision")
-    if not like.is_floating_point() and torch.iinfo(like.dtype).max < 2**24:
-        raise RunError(f"rows of {like.dtype} hold no number of a client: expected larger whole numbers")
+    if missing := _lacks_room(like):
+        raise RunError(f"rows of {like.dtype} hold no number of a client: expected {missing}")
     shape = (-1, *[1] * (like.dim() - 1))
     return (owners + _FIRST).to(like).reshape(shape).expand(len(owners), *like.shape[1:]).clone()

@@ -17,12 +17,15 @@ class Tally:
     """Metrics of a phase's packets, added up while they come in."""
 
     steps: int = 0
+    _told: int = 0
+    """Steps of those clients that tell their losses."""
     _terms: dict[str, float] = field(default_factory=dict)
     _reported: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, packets: Iterable[Packet]) -> None:
         for packet in packets:
             self.steps += packet.steps
+            self._told += packet.steps if packet.terms else 0
             for name, value in packet.terms.items():
                 self._terms[name] = self._terms.get(name, 0.0) + value * packet.steps
             for name, value in packet.reported.items():
@@ -30,8 +33,8 @@ class Tally:
 
     @property
     def terms(self) -> dict[str, float]:
-        """Mean of each loss term over the steps of all clients."""
-        return {name: value / self.steps for name, value in self._terms.items()} if self.steps else {}
+        """Mean of each loss term over the steps of all clients that tell theirs."""
+        return {name: value / self._told for name, value in self._terms.items()} if self._told else {}
 
     @property
     def reported(self) -> dict[str, float]:

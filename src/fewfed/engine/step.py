@@ -68,9 +68,10 @@ class Step:
             whole = minimised(ctx.phase.does.loss(work, ctx, batch), self._observed)
         together, apart = float(whole), float(of_rows.mean())
         if not abs(together - apart) <= 10 * torch.finfo(of_rows.dtype).eps ** 0.5 * (1 + abs(together)):
+            # No numbers: the server reads why a client failed, and they would be exact losses of its rows.
             raise RunError(
-                f"loss: of a batch it is {together:.6g}, but of its rows one by one {apart:.6g} on average: it sets "
-                "rows of a batch against each other; expected a loss that is a mean over rows"
+                "loss: of a batch it is not what it is of its rows one by one on average: it sets rows of a batch "
+                "against each other; expected a loss that is a mean over rows"
             )
         self._apart.add(kind)
 

@@ -151,6 +151,7 @@ def finished(job: Job, report: Report, ctx: Context, book: Tree, steps: int, ter
     if job.gates:
         answers.refuse_odd_report(report)
         report, book = gate.released(job, report, ctx, book)
+        terms = terms if gate.tells_losses(job, ctx) else {}
     if job.adversary is not None and ctx.client in job.adversary.clients:
         answers.refuse_odd_report(report)
         report = job.adversary.altered(report, ctx)

@@ -71,7 +71,7 @@ Integer-Arithmetic-Only Inference, CVPR 2018"
         return dataclasses.replace(phase, does=Ration(self, phase, rows, labels))
 
     def own_init(self, setup: Setup) -> Tree:
-        return {"seed": torch.tensor(setup.plan.seed), "times": torch.tensor(0), "came": torch.tensor(0)}
+        return {"seed": torch.tensor(setup.plan.seed), "times": torch.tensor(0), "came": torch.zeros(0, dtype=torch.long)}
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Ration(Around[Rationed]):
             return theirs
         first = next(iter(kept.values()))
         labels = next((kept[name] for name in self.labels if name in kept), first.new_zeros(len(first)))
-        count = math.ceil(min(self.wrapper.part * int(own["came"]), len(labels)))
+        count = math.ceil(min(self.wrapper.part * len(own["came"]), len(labels)))
         random = Random(int(own["seed"]), self.wrapper.name, int(own["times"]), client)
         chosen = in_turn(labels, count, random).to(first.device)
         some = {name: value[chosen] for name, value in kept.items()}
@@ -106,6 +106,12 @@ class Ration(Around[Rationed]):
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         own, name = server["own"], self.phase.label_upload or self.phase.row_upload
-        came = len(combined.values[name]) if name else 0
-        counted = {"times": own["times"] + 1, "came": torch.tensor(came) if came else own["came"]}
+        came = _one_of_each(self.decoded({name: combined.values[name]})[name]) if name else own["came"][:0]
+        counted = {"times": own["times"] + 1, "came": came if len(came) else own["came"]}
         return {**super().absorb(server, combined), "own": {**own, **counted}}
+
+
+def _one_of_each(rows: Tensor) -> Tensor:
+    """A number of each row that came. They are kept instead of how many they are, so that rows of a site that withdraws
+    can be taken out: they are counted no more then."""
+    return rows if rows.dim() == 1 else rows.flatten(1)[:, 0]

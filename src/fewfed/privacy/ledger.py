@@ -165,6 +165,9 @@ class Ledger:
         before = {name: notes.get(name, 0.0) for name in VIEWS}
         return report, {_SERVER: before["server"] + server, _SITES: before["sites"] + sites, _LEAST: least}
 
+    def tells_losses(self, client: int) -> bool:  # noqa: ARG002
+        return True
+
     def spent(self, notes: Tree, view: View, rounds: int) -> Spent:
         """What a client has released after so many rounds, as the one sees it who sees the most of one row."""
         precision = float(notes[view].max()) if view in notes else 0.0

@@ -146,7 +146,7 @@ class PolicyGate:
 
     def released(self, report: Report, ctx: Context, notes: Tree) -> tuple[Report, Tree]:
         policy = self.by_client[ctx.client]
-        if policy.roles is not None and Role.SCORE not in policy.roles:
+        if not self.tells_losses(ctx.client):
             report = report._replace(metrics={})
         self._refuse_unnamed(policy, report, ctx)
         names = [name for name, upload in ctx.phase.uploads.items() if upload.rows]
@@ -164,6 +164,11 @@ class PolicyGate:
             rows = {name: _cut(report.upload[name], kept) for name in names}
             report = report._replace(upload={**report.upload, **rows})
         return report, {"releases": used, "total": torch.tensor(total)}
+
+    def tells_losses(self, client: int) -> bool:
+        """They say how well the client's rows are predicted, as other scores do."""
+        roles = self.by_client[client].roles
+        return roles is None or Role.SCORE in roles
 
     def _choose(
         self, policy: Policy, origins: Tensor, ctx: Context, used: Tensor, total: int

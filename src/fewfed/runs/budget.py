@@ -14,6 +14,8 @@ import torch
 
 from fewfed.data.examples import Dataset
 from fewfed.data.federation import SplitFederation
+from fewfed.engine import gate
+from fewfed.engine.gate import LeftOut
 from fewfed.engine.homes import Homes
 from fewfed.engine.job import Job
 from fewfed.engine.loop import RoundView
@@ -25,7 +27,7 @@ from fewfed.privacy.accounting import Accountant
 from fewfed.privacy.ledger import RELATION, VIEWS, WHOM, Gap, Ledger, View
 from fewfed.privacy.policy import PolicyGate, gate_of, read, refuse_nobody, row_numbers
 from fewfed.runs.experiment import Experiment
-from fewfed.runs.scaling import InputScaling
+from fewfed.runs.scaling import InputScaling, measuring_job
 from fewfed.tree import Tree
 
 _SOURCE: Mapping[Protection, str] = {
@@ -134,12 +136,34 @@ def policy_of(experiment: Experiment, job: Job, dataset: Dataset, federation: Sp
         return None
     with concerning("policy", experiment.policy):
         numbers = row_numbers(dataset, federation.places)
-        gate = gate_of(read(Path(experiment.policy)), job, dataset.split_names, shapes_of_stages(job), numbers)
+        policy = gate_of(read(Path(experiment.policy)), job, dataset.split_names, shapes_of_stages(job), numbers)
         for number in sorted({0, experiment.rounds - 1}):
             clock = Clock(number, experiment.rounds, job.training.epochs)
             # Whether somebody was revoked is no matter of the method.
-            refuse_nobody(gate, job.method.phases(clock), dataclasses.replace(clock, round=-1), job.setup)
-    return gate
+            refuse_nobody(policy, job.method.phases(clock), dataclasses.replace(clock, round=-1), job.setup)
+    return policy
+
+
+def refuse_unmeasured(job: Job, scaling: InputScaling) -> None:
+    """Raise where inputs are measured before the run and the policy of some site does not let its sums leave. A real
+    site answers so itself, when it is asked; here everybody has been summed up, and no run must begin with that."""
+    policies = [gate for gate in job.gates if isinstance(gate, PolicyGate)]
+    if not (policies and scaling.exchange):
+        return
+    federation, clock = job.federation, Clock(0, 1, 1)
+    measuring = dataclasses.replace(measuring_job(federation, job.task.classes), gates=tuple(policies))
+    names = list(federation.client_groups) or [str(client) for client in range(len(federation))]
+    for phase in measuring.method.phases(clock):
+        for client, name in enumerate(names):
+            try:
+                gate.admit(measuring, context_of(measuring, phase, clock, {}, Member(client)), {})
+            except LeftOut as why:
+                raise ConfigError(
+                    f"normalise = {scaling.mode} sends sums over the inputs of all sites before the first round, and "
+                    f"site '{name}' does not send them, since {why}; expected a policy that lets counts and statistics "
+                    "leave, or inputs that nobody measures: normalise = fixed, or none where no value is missing",
+                    key="policy",
+                ) from None
 
 
 def shapes_of_stages(job: Job) -> dict[str, tuple[int, ...]]:

@@ -23,7 +23,7 @@ from fewfed.engine.provenance import Provenance
 from fewfed.engine.records import PhaseRecord
 from fewfed.privacy.leak import MeasureLeak
 from fewfed.privacy.recorder import Recorder
-from fewfed.runs.budget import Bill, StopAtEnd
+from fewfed.runs.budget import Bill, StopAtEnd, refuse_unmeasured
 from fewfed.runs.executors import Surroundings, executor_for
 from fewfed.runs.final_scores import final_scores
 from fewfed.runs.folder import CONFIG, RunFolder, held
@@ -53,6 +53,8 @@ def execute(
     `comparison`: the folder of the comparison this run belongs to, all of whose runs are computed in the same way.
     `track`: programs that are told of its rounds.
     """
+    if not (path / CONFIG).exists():  # Where there is a run, its inputs were measured when it began.
+        refuse_unmeasured(prepared.job, prepared.scaling)
     with held(path):  # Before looking: another process may be about to begin the same run.
         if (path / CONFIG).exists():
             refuse_other_run(path, prepared.resolved, prepared.inputs)

@@ -21,7 +21,9 @@ _MOST_CLIENTS = 200
 
 def explained(prepared: Prepared) -> Statement:
     """What will leave a site, who sees it, for how long, and what will not."""
-    job, resolved = dataclasses.replace(prepared.job, defence=None, adversary=None), prepared.resolved
+    # One site's policy takes out what another's lets through: what is said is what leaves where nothing is forbidden.
+    job = dataclasses.replace(prepared.job, defence=None, adversary=None, gates=())
+    resolved = prepared.resolved
     experiment, scaling = resolved.experiment, prepared.scaling
     about = about_of(
         job,

@@ -31,3 +31,6 @@ class Withdrawals:
 
     def released(self, report: Report, ctx: Context, notes: Tree) -> tuple[Report, Tree]:  # noqa: ARG002
         return report, notes
+
+    def tells_losses(self, client: int) -> bool:  # noqa: ARG002
+        return True

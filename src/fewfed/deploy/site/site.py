@@ -37,7 +37,7 @@ from fewfed.engine.own_folder import OwnFolder
 from fewfed.engine.packet import SERVER, BadPacket, Packet, decode, encode
 from fewfed.engine.rehearsal import Broadcasts
 from fewfed.engine.turn import Member, run_turn
-from fewfed.errors import DataError, FewfedError, told
+from fewfed.errors import ConfigError, DataError, FewfedError, told
 from fewfed.phase import Clock, Phase, Role
 from fewfed.runs.identity import content_of
 from fewfed.runs.scaling import InputScaling
@@ -176,7 +176,13 @@ class Site:
 
     def _accepted(self, offer: Offer) -> Work:
         own = self._settings
-        return accepted(own.name, offer, own.dataset, own.policy, self._secret)
+        try:
+            return accepted(own.name, offer, own.dataset, own.policy, self._secret, own.peers)
+        except ConfigError as error:
+            if error.key != "policy":
+                raise
+            self._log.warning("%s", error)  # What a policy says is for nobody else to read.
+            raise ConfigError("its policy cannot be applied: its own log says why", key="policy") from None
 
     def _run(self, work: Work, home: Home) -> _Run:
         own = self._settings

@@ -19,10 +19,10 @@ from fewfed.deploy.security.key_folder import SiteKeys
 from fewfed.deploy.security.names import check_site
 from fewfed.deploy.site.daemon import serve
 from fewfed.deploy.site.site import Settings, Site
+from fewfed.deploy.site.work import own_policies
 from fewfed.deploy.transport import Line
 from fewfed.engine.own_folder import OwnFolder
 from fewfed.errors import ConfigError, concerning
-from fewfed.privacy.policy import read as read_policy
 from fewfed.runs.experiment import resolve_data
 from fewfed.runs.folder import held
 
@@ -57,12 +57,16 @@ def start(
             raise ConfigError(
                 f"the keys in '{keys}' are not those of site '{name}': expected the folder that was made for it"
             )
-        if policy is not None:
-            read_policy(policy)
+        spoken_of = set() if policy is None else {*own_policies(policy, name, own.roster.keys).sites}
         dataset = read_data(values)
         if threads:
             torch.set_num_threads(threads)
         log = log_to_stderr("fewfed.site", name)
+        if spoken_of and name not in spoken_of:
+            log.info(
+                "the policy's tables are for other sites (%s): here holds what it says for all",
+                ", ".join(sorted(spoken_of)),
+            )
         log.info("%d rows to train on, %d to test on", len(dataset.train), len(dataset.test))
         settings = Settings(
             name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -123,8 +123,24 @@ class Work:
         return (gate_of(own, job, self.dataset.split_names, shapes, numbers),)
 
 
-def accepted(name: str, offer: Offer, dataset: Dataset, policy: Path | None, secret: bytes) -> Work:
-    """What a site makes of an offer, or an error that says why it does not take part.
+def own_policies(path: Path, name: str, others: Collection[str]) -> Policies:
+    """What a site's policy file says. A table that is for no site, as one with a number, would be passed over in
+    silence: what it was to keep back would leave."""
+    found = read(path)
+    if unknown := sorted(found.sites.keys() - {name, *others}):
+        raise ConfigError(
+            f"policy '{path}' has a table [site.{unknown[0]}], and no site is called so: a real site goes by its name "
+            f"on the roster, never by a number; expected [site.{name}] for this one, or its lines above all tables",
+            key="policy",
+        )
+    return found
+
+
+def accepted(
+    name: str, offer: Offer, dataset: Dataset, policy: Path | None, secret: bytes, others: Collection[str] = ()
+) -> Work:
+    """What a site makes of an offer, or an error that says why it does not take part. `others`: sites that it knows
+    beside those of the run.
 
     Code comes from nobody: methods and networks are those of the installed package, by name.
     """
@@ -145,7 +161,8 @@ def accepted(name: str, offer: Offer, dataset: Dataset, policy: Path | None, sec
     if method.needs_classes and offer.task != "classification":
         raise ConfigError(f"method '{method.label}' needs class labels: expected a classification task")
     dataset = with_classes(dataset, offer.classes)
-    return Work(name, offer, resolved, dataset, None if policy is None else read(policy), secret)
+    policies = None if policy is None else own_policies(policy, name, {*others, *offer.sites})
+    return Work(name, offer, resolved, dataset, policies, secret)
 
 
 def leaving(job: Job, rounds: int) -> str:
