@@ -223,9 +223,10 @@ def test_constants_of_the_configuration_scale_inputs(tmp_path: Path) -> None:
         Federation(tmp_path, rounds=1, more='normalise = "fixed"\nscale_mean = "1,2"', out="other").run()
 
 
-def test_rows_of_a_site_that_withdraws_are_taken_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["feddata", "recalibrated(rationed(quantised(flea)))"])
+def test_rows_of_a_site_that_withdraws_are_taken_out(tmp_path: Path, method: str) -> None:
     write_digits(tmp_path)
-    federation = Federation(tmp_path, "feddata", rounds=4, quorum=3, policies={BAD: "revoked_from = 3"})
+    federation = Federation(tmp_path, method, rounds=4, quorum=3, policies={BAD: "revoked_from = 3"})
     found = Path(federation.run().folder)
     records = RunFolder(found).metrics()
     assert [bool(record["failed"]) for record in records] == [False, False, True, True]

@@ -42,6 +42,7 @@ from fewfed.phase import MODEL, Clock, Combine, Role, Upload
 from fewfed.privacy.policy import Policies, Policy, PolicyGate, gate_of, read, refuse_nobody
 from fewfed.privacy.shared_rows import of_client
 from fewfed.runs.budget import shapes_of_stages
+from fewfed.runs.folder import RunFolder
 from fewfed.tasks.regression import Regression
 from run_support import records, small
 from support import Recorder, digits, digits_federation, job_of, run, same
@@ -572,7 +573,8 @@ def test_a_run_reads_the_file_and_remembers_releases_over_a_resume(tmp_path: Pat
     assert [{one["client"] for one in record["failed"]} for record in records(whole)] == [set(), set(), *[{4}] * 3]
 
 
-def test_a_site_that_changes_its_mind_is_heard_at_the_next_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["flea", "potluck"])
+def test_a_site_that_changes_its_mind_is_heard_at_the_next_resume(tmp_path: Path, method: str) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text("")
 
@@ -583,11 +585,13 @@ def test_a_site_that_changes_its_mind_is_heard_at_the_next_resume(tmp_path: Path
 
     chosen = small(rounds=3, cohort=6.0, policy=str(policy), checkpoint_seconds=0.0)
     with pytest.raises(KeyboardInterrupt):
-        fewfed.run("flea", chosen, Training(epochs=1), out=tmp_path / "run", observers=[Stop()])
+        fewfed.run(method, chosen, Training(epochs=1), out=tmp_path / "run", observers=[Stop()])
     policy.write_text("[site.1]\nrevoked_from = 1\n")
     fewfed.resume(tmp_path / "run")
     resumed = records(tmp_path / "run")[-1]
     assert {one["client"] for one in resumed["failed"]} == {1}
+    events = [event for record in RunFolder(tmp_path / "run").metrics() for event in record["events"]]
+    assert [event["clients"] for event in events if event["kind"] == "withdrawn"] == [[1]]
 
 
 @pytest.mark.parametrize("history", [1, 5])
