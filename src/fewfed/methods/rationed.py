@@ -71,7 +71,8 @@ Integer-Arithmetic-Only Inference, CVPR 2018"
         return dataclasses.replace(phase, does=Ration(self, phase, rows, labels))
 
     def own_init(self, setup: Setup) -> Tree:
-        return {"seed": torch.tensor(setup.plan.seed), "times": torch.tensor(0), "came": torch.zeros(0, dtype=torch.long)}
+        came = torch.zeros(0, dtype=torch.long)
+        return {"seed": torch.tensor(setup.plan.seed), "times": torch.tensor(0), "came": came}
 
 
 @dataclass(frozen=True)
