@@ -226,6 +226,8 @@ BAD = {
     "labels are no whole numbers": ([(X[:5], Y[:5] + 0.5)], (X, Y)),
     "inputs are <U": ([(X[:5].astype(str), Y[:5])], (X, Y)),
     "inputs hold 'north': expected numbers": ([(np.array([[1, "north"]], dtype=object), [0])], (X, Y)),
+    "no client has a row, and test has none: expected some of two classes": ([(X[:0], Y[:0])], (X[:0], Y[:0])),
+    "client '0' has masked values: expected a number for each": ([(np.ma.masked_greater(X[:5], 3), Y[:5])], TEST),
     "every row has the label '3': expected at least two classes": ([(X[:5], [3] * 5)], (X[:2], [3] * 2)),
     "labels are object": ([(X[:2], np.array([1, "a"], dtype=object))], (X, Y)),
     "two clients have the same name": ({1: SITES["site 0"], "1": SITES["site 1"]}, TEST),

@@ -36,6 +36,8 @@ def dataset_of(clients: Any, test: Any) -> tuple[Dataset, np.ndarray]:
     if len({_kind(y) for y in given}) > 1:
         raise DataError("some labels are numbers and some are texts: expected the same kind at all clients and in test")
     labels = np.unique(np.concatenate(given))
+    if not len(labels):
+        raise DataError("no client has a row, and test has none: expected some of two classes")
     if len(labels) < 2:
         raise DataError(f"every row has the label '{labels[0]!s:.60}': expected at least two classes")
     train = Examples(torch.cat([_inputs(x) for x, _ in pairs.values()]), _numbers(np.concatenate(given[:-1]), labels))
@@ -98,6 +100,8 @@ def _pair(given: Any, where: str, columns: Sequence[str]) -> tuple[np.ndarray, n
         given = (given.x, given.y)
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise DataError(f"{where} is a {type(given).__name__}: {_PAIR}")
+    if any(np.ma.is_masked(each) for each in given):
+        raise DataError(f"{where} has masked values: expected a number for each, or rows without such values")
     try:
         x, y = (each.numpy(force=True) if isinstance(each, Tensor) else np.asarray(each) for each in given)
     except (TypeError, ValueError) as error:
