@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from fewfed.methods.registry import choose
 from fewfed.methods.veiled import Veiled
 from fewfed.phase import Clock, Phase
 from fewfed.privacy.gaussian import epsilon_of
-from fewfed.privacy.ledger import Ledger
+from fewfed.privacy.ledger import Ledger, _in_sent_rows
 from fewfed.privacy.noiseless import without_noise
 from fewfed.tree import Tree
 from support import digits, digits_federation, job_of, run
@@ -148,6 +149,18 @@ def test_the_ledger_counts_each_release_once_however_many_rows_are_behind_it() -
             _, notes = ledger.released(report, ctx, notes)
         spent = ledger.spent(notes, "server", rounds).epsilon(1e-5)
         assert spent == pytest.approx(epsilon_of(times * rounds / sigma**2, 1e-5), rel=1e-6)
+
+
+def test_rows_of_a_model_of_the_clients_own_count_as_behind_every_average() -> None:
+    """Averages of three and of two of five rows: one row turns all that are behind them, each from one end of its ball
+    to the other, which is six and four times what it moves by itself."""
+    origins = torch.tensor([[0, 1, 2], [3, 4, -1]])
+    does = SimpleNamespace(origins=lambda _: origins)
+    ctx: Any = SimpleNamespace(phase=SimpleNamespace(does=does), data=range(5))
+    assert _in_sent_rows(ctx, True, by_all=False).tolist() == [1, 1, 1, 1, 1]
+    assert _in_sent_rows(ctx, False, by_all=False).tolist() == [4, 4, 4, 4, 4]
+    assert _in_sent_rows(ctx, True, by_all=True).tolist() == [6**2 + 4**2] * 5
+    assert _in_sent_rows(ctx, False, by_all=True).tolist() == [2**2 + 2**2] * 5
 
 
 def test_with_nothing_set_it_is_the_method_itself_bit_for_bit() -> None:
