@@ -13,7 +13,7 @@ from torch import Tensor
 from fewfed.errors import ConfigError
 from fewfed.method import Combined, Context, Method, Setup
 from fewfed.methods.flea import FLea
-from fewfed.methods.parts.balance import in_turn
+from fewfed.methods.parts.balance import in_turn, one_of_each
 from fewfed.methods.parts.codes import decode, encode
 from fewfed.methods.parts.protection import sending
 from fewfed.phase import Cohort, Phase
@@ -71,8 +71,7 @@ Integer-Arithmetic-Only Inference, CVPR 2018"
         return dataclasses.replace(phase, does=Ration(self, phase, rows, labels))
 
     def own_init(self, setup: Setup) -> Tree:
-        came = torch.zeros(0, dtype=torch.long)
-        return {"seed": torch.tensor(setup.plan.seed), "times": torch.tensor(0), "came": came}
+        return {"seed": torch.tensor(setup.plan.seed), "times": torch.tensor(0), "came": torch.zeros(0).long()}
 
 
 @dataclass(frozen=True)
@@ -107,12 +106,7 @@ class Ration(Around[Rationed]):
 
     def absorb(self, server: Tree, combined: Combined) -> Tree:
         own, name = server["own"], self.phase.label_upload or self.phase.row_upload
-        came = _one_of_each(self.decoded({name: combined.values[name]})[name]) if name else own["came"][:0]
+        # Kept instead of how many they are, so that rows of a site that withdraws can be taken out, and count no more.
+        came = one_of_each(self.decoded({name: combined.values[name]})[name]) if name else own["came"][:0]
         counted = {"times": own["times"] + 1, "came": came if len(came) else own["came"]}
         return {**super().absorb(server, combined), "own": {**own, **counted}}
-
-
-def _one_of_each(rows: Tensor) -> Tensor:
-    """A number of each row that came. They are kept instead of how many they are, so that rows of a site that withdraws
-    can be taken out: they are counted no more then."""
-    return rows if rows.dim() == 1 else rows.flatten(1)[:, 0]

@@ -32,6 +32,11 @@ def classes_of(labels: Tensor) -> Tensor:
     return (labels.argmax(1) if labels.dim() > 1 else labels).long().cpu()
 
 
+def one_of_each(rows: Tensor) -> Tensor:
+    """A single number of each row."""
+    return rows if rows.dim() == 1 else rows.flatten(1)[:, 0]
+
+
 def _rank(classes: Tensor) -> Tensor:
     """How many rows of the same class stand before each."""
     order = classes.argsort(stable=True)
