@@ -23,7 +23,7 @@ from packaging.requirements import Requirement as Known
 from fewfed.doctor import examination, folders, limits, requirements, torch_here, trying
 from fewfed.doctor.finding import Finding
 from fewfed.doctor.requirements import PURPOSES, Requirement
-from run_support import called
+from run_support import called, program
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -259,3 +259,11 @@ def test_why_there_is_no_gpu_is_told(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "CUDA_VISIBLE_DEVICES is ''" in next(iter(torch_here.gpus())).says
+
+
+@pytest.mark.thorough
+def test_all_executors_are_tried_as_a_user_types_it(tmp_path: Path) -> None:
+    """In a process of its own: clusters do not start in one that has threads of another left behind."""
+    done = program("doctor", "--all", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"fine +ray +a round of FedAvg in .* with the bits of sequential", done.stdout)

@@ -175,6 +175,7 @@ class Elsewhere:
 
 
 FEDERATION = "tests/documentation/test_documented_federation.py::test_a_federation_is_what_the_pages_type"
+DOCTOR = "tests/doctor/test_doctor.py::test_all_executors_are_tried_as_a_user_types_it"
 WATCH = "tests/documentation/test_documented_commands.py::test_watch_serves_its_page_until_it_is_stopped"
 RELAY = "tests/deploy/faults/test_relay.py::test_sites_behind_stock_supernodes_come_to_the_same_numbers"
 ELSEWHERE = (
@@ -186,6 +187,7 @@ ELSEWHERE = (
     Elsewhere(
         "fewfed site --data rows.npz --name north --key north --state state --relay", "it needs a SuperNode", RELAY
     ),
+    Elsewhere("fewfed doctor --all", "it starts a cluster, which wants a process in which nothing ran before", DOCTOR),
     Elsewhere("fewfed watch", "it serves until it is stopped", WATCH),
 )
 
