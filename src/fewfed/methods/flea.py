@@ -26,7 +26,7 @@ class FLea(FedAvg):
     f = E(x) is mixed with buffer rows, f~ = lam·f + (1−lam)·f^F, labels alike, lam ~ Beta(a, a) a row (Eq. 2). Loss:
     CE(H(f~), y~) + lambda1·KL(teacher, student on f~) (Eq. 4) + lambda2·R(x, f) (Eq. 5). After averaging, the same
     clients upload (E(x), y) of a fixed part of their rows: the next round's buffer, empty in round 1. Deviations, all
-    flags: R, not R² (`power`); KL(global ‖ local) (`kl`); ICLR's forms centred (`centred`). Preset `official`: another.
+    flags: R, not R² (`power`); KL(global ‖ local) (`kl`); ICLR's forms centred (`centred`). `official`: another loss.
     """
 
     name = "flea"

@@ -24,7 +24,7 @@ from fewfed.wrapper import Around
 class Groups(Protection):
     """A defence that sends averages of at least k rows of one class of the client."""
 
-    k: int = setting(5, "rows in one average; 1 = rows as they are", ge=1)
+    k: int = setting(5, "rows in one average, at the least; 1 = rows as they are", ge=1)
     fresh: bool = setting(False, "draw groups anew in every round")
 
     def check(self, setup: Setup) -> None:
